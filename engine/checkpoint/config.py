@@ -13,7 +13,7 @@ from typing import Literal
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
-from engine.checkpoint.rope import RopeParameters, read_rope
+from engine.checkpoint.rope import RopeParameters, read_rope, rotated_layers
 from engine.checkpoint.stored_config import GenerationConfig, Positive, StoredConfig, read_file
 from engine.checkpoint.windows import read_windows
 from engine.wire import RopeRegimes
@@ -62,6 +62,9 @@ class ModelConfig:
     expert_names: ExpertNames | None
     """Names of the experts' tensors; None for dense MLPs."""
     rope: RopeParameters
+    """Rotary embedding of whole sequences: the context and its scaling are this one's."""
+    ropes: tuple[RopeParameters | None, ...]
+    """Rotary embedding of each layer; None: it rotates nothing."""
     max_position_embeddings: Positive
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
@@ -88,6 +91,8 @@ class ModelConfig:
         _refuse_unsupported(raw, family)
         heads, mixture = raw.num_attention_heads, family.mixture
         head_dim = raw.head_dim or family.default_head_dim or raw.hidden_size // heads
+        rope = read_rope(raw, family, head_dim)
+        rotated = rotated_layers(raw) if family.skips_rotation else [True] * raw.num_hidden_layers
         config = cls(
             architecture=raw.architectures[0],
             vocabulary=raw.vocab_size,
@@ -103,12 +108,13 @@ class ModelConfig:
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
             activation=_activation(raw, family),
             qk_norm=family.qk_norm,
-            tied_embeddings=raw.tie_word_embeddings,
+            tied_embeddings=family.default_tied if raw.tie_word_embeddings is None else raw.tie_word_embeddings,
             windows=read_windows(raw, family),
             experts=0 if mixture is None else raw.num_experts or raw.num_local_experts or mixture.experts,
             experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
             expert_names=None if mixture is None else mixture.names,
-            rope=read_rope(raw, family, head_dim),
+            rope=rope,
+            ropes=tuple(rope if rotated else None for rotated in rotated),
             max_position_embeddings=raw.max_position_embeddings,
             eos_token_ids=eos_token_ids,
             stored_dtype=raw.dtype or raw.torch_dtype or "float32",
@@ -128,6 +134,11 @@ class ModelConfig:
         if rope.rope_type in ("linear", "dynamic", "yarn"):
             length = int(length * (rope.factor or 1.0))
         return max(length, self.max_position_embeddings)
+
+    @property
+    def rope_tables(self) -> tuple[RopeParameters | None, ...]:
+        """The rotary embeddings that layers have, each once: a table of a step is for one of them."""
+        return tuple(dict.fromkeys((self.rope, *self.ropes)))
 
     @property
     def rope_regimes(self) -> RopeRegimes | None:

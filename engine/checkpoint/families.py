@@ -41,10 +41,14 @@ class Family:
     default_kv_heads: int | None = None
     default_head_dim: int | None = None
     default_theta: float = 10_000.0
-    windowed: Literal["never", "all layers", "by layer"] = "never"
+    default_tied: bool = False
+    windowed: Literal["never", "all layers", "upper layers", "layers without rotation"] = "never"
+    """Layers that have windows; `layer_types` decides if there are any but all or none of them."""
     default_window: int | None = None
     window_is_opt_in: bool = False
     """Whether windows hold only where `use_sliding_window` is set."""
+    skips_rotation: bool = False
+    """Whether some layers have no rotary embedding, as `no_rope_layers` says."""
     mixture: Mixture | None = None
 
 
@@ -57,7 +61,7 @@ FAMILIES = {
         qkv_bias=True,
         output_bias=False,
         default_kv_heads=32,
-        windowed="by layer",
+        windowed="upper layers",
         default_window=4096,
         window_is_opt_in=True,
     ),
@@ -65,7 +69,7 @@ FAMILIES = {
         qk_norm=True,
         default_kv_heads=32,
         default_head_dim=128,
-        windowed="by layer",
+        windowed="upper layers",
         default_window=4096,
         window_is_opt_in=True,
     ),
@@ -76,6 +80,15 @@ FAMILIES = {
         default_window=4096,
         window_is_opt_in=True,
         mixture=Mixture(ExpertNames("mlp", "gate_proj", "up_proj", "down_proj"), 128, 8, width=768),
+    ),
+    "SmolLM3ForCausalLM": Family(
+        mlp_bias=None,
+        default_kv_heads=4,
+        default_theta=2_000_000.0,
+        default_tied=True,
+        windowed="layers without rotation",
+        window_is_opt_in=True,
+        skips_rotation=True,
     ),
     "MixtralForCausalLM": Family(
         qkv_bias=False,

@@ -43,6 +43,20 @@ _ROPE_REQUIRED: dict[RopeType, tuple[str, ...]] = {
 }
 
 
+def rotated_layers(raw: StoredConfig) -> list[bool]:
+    """Which layers rotate queries and keys, of a family that skips some.
+
+    Raises:
+        CheckpointError: `no_rope_layers` says nothing of some layer.
+    """
+    layers, listed = raw.num_hidden_layers, raw.no_rope_layers
+    if listed is None:
+        return [(index + 1) % raw.no_rope_layer_interval != 0 for index in range(layers)]
+    if len(listed) < layers:
+        raise CheckpointError(f"config.json: no_rope_layers has {len(listed)} entries for {layers} layers")
+    return [rotated != 0 for rotated in listed[:layers]]
+
+
 def read_rope(raw: StoredConfig, family: Family, head_dim: int) -> RopeParameters:
     fields = dict(raw.rope_scaling or raw.rope_parameters or {})
     for name, value in fields.items():

@@ -6,6 +6,7 @@ import msgspec
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import Family
+from engine.checkpoint.rope import rotated_layers
 from engine.checkpoint.stored_config import StoredConfig
 
 
@@ -15,10 +16,10 @@ def read_windows(raw: StoredConfig, family: Family) -> tuple[int | None, ...]:
     assert not isinstance(window, msgspec.UnsetType)
     if family.window_is_opt_in and not raw.use_sliding_window:
         window = None
-    if family.windowed == "by layer":
+    if family.windowed not in ("never", "all layers"):
         kinds = raw.layer_types
         if kinds is None:
-            return tuple(window if index >= raw.max_window_layers else None for index in range(layers))
+            return tuple(window if windowed else None for windowed in _windowed_layers(raw, family))
         return tuple(_layer_window(kind, window) for kind in _check_layer_types(kinds, layers))
     if family.windowed == "never" and window is not None:
         raise CheckpointError(
@@ -31,6 +32,13 @@ def read_windows(raw: StoredConfig, family: Family) -> tuple[int | None, ...]:
             f"config.json: layer_types must all be {expected!r} for {raw.architectures[0]}; remove layer_types"
         )
     return (window,) * layers
+
+
+def _windowed_layers(raw: StoredConfig, family: Family) -> list[bool]:
+    """Which layers have windows, where `layer_types` does not say."""
+    if family.windowed == "layers without rotation":
+        return [not rotated for rotated in rotated_layers(raw)]
+    return [index >= raw.max_window_layers for index in range(raw.num_hidden_layers)]
 
 
 def _check_layer_types(kinds: list[str], layers: int) -> list[str]:

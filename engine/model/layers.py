@@ -50,9 +50,9 @@ class StepInputs:
     """Inputs that all layers of a step share."""
 
     rotary: torch.Tensor
-    """[rows, head_dim], table of cosines and sines; see `kernels.rope_and_store`."""
+    """[tables, rows, head_dim], cosines and sines for each of `ModelConfig.rope_tables`, as `rope_and_store` reads."""
     rotations: torch.Tensor
-    """[T], row of that table for each token."""
+    """[T], row of these tables for each token."""
     slots: torch.Tensor
     """[T], slot mapping: where each token's keys and values are written."""
     plans: dict[int | None, AttentionPlan]
@@ -139,6 +139,7 @@ class Attention:
         self._shares = (config.heads, config.kv_heads, config.kv_heads)
         self.window = config.windows[layer]
         self._eps = config.norm_eps
+        self._table = config.rope_tables.index(config.ropes[layer])
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self._qkv = Linear(
             f"{layer}.qkv",
@@ -179,7 +180,7 @@ class Attention:
         if self._qk_norm is not None:
             both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
             query, key = both.split_with_sizes(self._shares[:2], 1)
-        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, cache, step.slots)
+        kernels.rope_and_store(query, key, value, step.rotary[self._table], step.rotations, cache, step.slots)
         return query
 
     def __call__(

@@ -17,28 +17,30 @@ from engine.checkpoint.rope import RopeParameters
 
 
 class RotaryEmbedding:
-    """Tables of cosines and sines in the form that `kernels.rope_and_store` reads."""
+    """Tables of cosines and sines in the form that `kernels.rope_and_store` reads, one for each kind of layer.
+
+    Layers without rotation have a table too, of angles that are zero.
+    """
 
     def __init__(self, config: ModelConfig, context: int, device: torch.device) -> None:
         self._config = config
         self._device = device
         rope = config.rope
-        self._scale = attention_scale(config)
         positions = torch.arange(context)
-        tables = [self._angles(positions, inverse_frequencies(config))]
+        angles = [self._angles(positions, inverse_frequencies(config))]
         self.depends_on_length = rope.rope_type in ("dynamic", "longrope")
         """Whether a token's angles depend on the length of its sequence too."""
         self._long_offset = 0
         if rope.rope_type == "longrope":
             self._long_offset = context
-            tables.append(self._angles(positions, inverse_frequencies(config, long=True)))
-        self.table = self._cos_sin(torch.cat(tables))
-        """[rows, head_dim]; a token's row is its position, unless its angles depend on the length."""
+            angles.append(self._angles(positions, inverse_frequencies(config, long=True)))
+        self.table = self._cos_sin(torch.cat(angles))
+        """[tables, rows, head_dim]; a token's row is its position, unless its angles depend on the length."""
 
     def rotations(
         self, positions: torch.Tensor, lengths: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A table [rows, head_dim] of cosines and sines, and the row of each token [T].
+        """Tables [tables, rows, head_dim] of cosines and sines, and the row of each token [T].
 
         The tokens are at `positions` [T] of sequences of `lengths` [T], both int64 on the host; the result is on the
         device. Lengths may be left out unless the angles depend on them.
@@ -58,7 +60,15 @@ class RotaryEmbedding:
         return positions.float()[:, None] * frequencies
 
     def _cos_sin(self, angles: torch.Tensor) -> torch.Tensor:
-        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * self._scale).to(self._device)
+        tables = [
+            torch.cat((turned.cos(), turned.sin()), dim=-1) * scale
+            for turned, scale in (self._turned(angles, rope) for rope in self._config.rope_tables)
+        ]
+        return torch.stack(tables).to(self._device)
+
+    def _turned(self, angles: torch.Tensor, rope: RopeParameters | None) -> tuple[torch.Tensor, float]:
+        """Angles of one table, given those of the model's own, and what its cosines and sines are multiplied with."""
+        return (torch.zeros_like(angles), 1.0) if rope is None else (angles, attention_scale(self._config))
 
 
 def inverse_frequencies(config: ModelConfig, *, long: bool = False) -> torch.Tensor:

@@ -48,6 +48,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
     },
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "smollm3": {
+        "model_type": "smollm3",
+        "num_hidden_layers": 4,
+        "no_rope_layer_interval": 2,
+        "use_sliding_window": True,
+        "sliding_window": 26,
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3-moe": {
         "model_type": "qwen3_moe",
@@ -60,6 +67,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "sliding_window": 28,
     },
 }
+MIXTURES = {"mixtral", "qwen3-moe"}
+"""Those with experts."""
 
 _PRETRAINED = 64
 ROPE_SCALINGS: dict[str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ from engine.grammar.constraints import Constraints
 from engine.wire import Grammar, TokenIdLogprob
 from kernels import Quantization
 from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter
-from tests.engine.checkpoints import EOS, load_oracle, write_checkpoint, write_similar
+from tests.engine.checkpoints import EOS, MIXTURES, load_oracle, write_checkpoint, write_similar
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
 from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
 
@@ -37,7 +37,7 @@ VOCABULARY = 512
 
 def adapters_for(architecture: str) -> tuple[Kind, Kind]:
     """A large adapter and a smaller one that differ in everything that one architecture allows."""
-    if architecture in ("mixtral", "qwen3-moe"):
+    if architecture in MIXTURES:
         experts: dict[str, Any] = {"target_modules": ATTENTION, "target_parameters": EXPERTS}
         return (
             Kind(architecture, {"r": 4, "lora_alpha": 8} | experts),

@@ -79,6 +79,11 @@ def test_keys_without_effect_are_ignored(tmp_path: Path) -> None:
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 8}, (8, 8, 8, 8)),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, (None,) * 4),
         ({"architectures": ["MistralForCausalLM"]}, (4096,) * 4),
+        ({"architectures": ["SmolLM3ForCausalLM"], "sliding_window": 8}, (None,) * 4),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "sliding_window": 8, "use_sliding_window": True},
+            (None, None, None, 8),
+        ),
         ({"architectures": ["MixtralForCausalLM"]}, (None,) * 4),
         ({"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True}, (None,) * 4),
         (
@@ -108,6 +113,20 @@ def test_keys_without_effect_are_ignored(tmp_path: Path) -> None:
 )
 def test_windows_by_layer(tmp_path: Path, fields: dict[str, Any], windows: tuple[int | None, ...]) -> None:
     assert read(tmp_path, num_key_value_heads=4, **fields).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("fields", "rotated"),
+    [
+        ({}, [True, True, True, False]),
+        ({"no_rope_layer_interval": 2}, [True, False, True, False]),
+        ({"no_rope_layers": [0, 1, 1, 0, 1]}, [False, True, True, False]),
+    ],
+)
+def test_smollm3_rotates_some_layers(tmp_path: Path, fields: dict[str, Any], rotated: list[bool]) -> None:
+    config = read(tmp_path, architectures=["SmolLM3ForCausalLM"], **fields)
+    assert [rope == config.rope for rope in config.ropes] == rotated
+    assert set(config.ropes) == {config.rope, None} == set(config.rope_tables)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +210,10 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
             "layer_types": ["full_attention"] * 4,
         },
         "remove layer_types",
+    ),
+    "rotated layers": (
+        {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
+        "no_rope_layers has 2 entries for 4 layers",
     ),
     "rope type": ({"rope_scaling": {"type": "su", "factor": 2.0}}, "rope_type 'su'"),
     "rope per layer type": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),

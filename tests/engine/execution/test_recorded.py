@@ -14,7 +14,7 @@ from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Sampled
 from kernels import library
-from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
+from tests.engine.checkpoints import ARCHITECTURES, MIXTURES, ROPE_SCALINGS, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
 
@@ -48,7 +48,7 @@ def _compare(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, **how: Any) -
     return runner._decodes.replayed
 
 
-@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"mixtral"}))
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - MIXTURES))
 def test_answers_are_those_of_steps_as_they_come(
     checkpoint: Checkpoint, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

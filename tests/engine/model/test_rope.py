@@ -42,7 +42,7 @@ def both(directory: Path, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[2, length, head_dim] cosines and sines of a prompt of this length: ours, theirs."""
     positions = torch.arange(length)
     rope = RotaryEmbedding(ModelConfig.from_directory(directory), 512, torch.device("cpu"))
-    table, rows = rope.rotations(positions, torch.full((length,), length))
+    (table,), rows = rope.rotations(positions, torch.full((length,), length))
     ours = [torch.cat((half, half), -1) for half in table[rows].chunk(2, -1)]
     theirs = LlamaRotaryEmbedding(AutoConfig.from_pretrained(directory))
     expected = theirs(torch.zeros(1), positions[None])
@@ -63,7 +63,7 @@ def test_a_token_depends_on_its_own_sequence_alone(checkpoint: Checkpoint, case:
     rope = RotaryEmbedding(config, 512, torch.device("cpu"))
 
     def angles(positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        table, rows = rope.rotations(positions, lengths)
+        (table,), rows = rope.rotations(positions, lengths)
         return table[rows]
 
     positions, lengths = torch.tensor([5, 5, 300]), torch.tensor([10, 310, 301])

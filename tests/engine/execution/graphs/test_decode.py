@@ -19,7 +19,7 @@ from engine.execution.runner import ModelRunner
 from engine.plan import Row, StepPlan
 from engine.request import Request
 from kernels import library
-from tests.engine.checkpoints import ARCHITECTURES, CONTEXT, random_prompt
+from tests.engine.checkpoints import ARCHITECTURES, CONTEXT, MIXTURES, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
 
@@ -69,7 +69,7 @@ def same(
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "mixtral"])
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in MIXTURES])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recorded_steps_are_those_that_were_recorded(checkpoint: Checkpoint, architecture: str, dtype: str) -> None:
     recorder = Recorder()
