@@ -222,13 +222,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--batch", type=int, default=64, help="requests that decode together")
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="distinct adapters")
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="numbers of adapters")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--steps", type=int, default=60, help="decode steps of a run")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="how much the bandwidth's probe reads")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; the demo's engines have one each")
-    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="bytes that the probe of the bandwidth reads")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch; engines of the demo have one")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 
 

@@ -155,30 +155,20 @@ def _setup(entry: MeasuredSubject, cells: Sequence[Cell], arguments: argparse.Na
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", action="append", choices=list(SHAPES), help="repeatable; both S and L by default")
+    parser.add_argument("--model", action="append", choices=list(SHAPES), help="S or L; repeatable; both by default")
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS), help="repeatable; all by default")
-    parser.add_argument(
-        "--precision", action="append", choices=PRECISIONS, help="repeatable; bf16 and below by default"
-    )
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="repeatable; all but fp32 by default")
     parser.add_argument("--cell", action="append", choices=list(CELLS), help="repeatable; all by default")
-    parser.add_argument(
-        "--device", metavar="cuda", help="the shapes of Llama 2 on a GPU instead (bench/engine_cuda.py)"
-    )
-    parser.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="of our engine; peers keep their defaults")
+    parser.add_argument("--device", metavar="cuda", help="Llama 2's shapes on a GPU (bench/engine_cuda.py)")
+    parser.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="type of our KV cache; peers keep theirs")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each subject; medians are shown")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
-    parser.add_argument(
-        "--limit", type=float, default=900, metavar="S", help="seconds after which a load or a cell is given up"
-    )
+    parser.add_argument("--limit", type=float, default=900, metavar="S", help="seconds for a load or a cell")
     parser.add_argument("--quick", action="store_true", help="a miniature model and workload: shows that all works")
-    parser.add_argument(
-        "--probe-bytes", type=int, default=_PROBE_BYTES, metavar="N", help="more than the CPU caches hold"
-    )
+    parser.add_argument("--probe-bytes", type=int, default=_PROBE_BYTES, metavar="N", help="more than CPU caches hold")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where checkpoints and peers are kept")
-    parser.add_argument(
-        "--merge", action="store_true", help="keep what the results' file has of what is not measured now"
-    )
-    parser.add_argument("--name", default="cpu", help="of the results' files")
+    parser.add_argument("--merge", action="store_true", help="keep the file's results that are not measured now")
+    parser.add_argument("--name", default="cpu", help="name of the results' files")
     return parser
 
 

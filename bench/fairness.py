@@ -211,7 +211,7 @@ def _config(policy: PolicyName) -> SchedulerConfig:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--trace", type=Path, help=f"a trace instead of {FILE} in ROUNDHOUSE_BENCH_DATA")
-    parser.add_argument("--requests", type=int, default=3000, help="how many of its first requests")
+    parser.add_argument("--requests", type=int, default=3000, help="number of its first requests to use")
     parser.add_argument("--load", type=float, default=0.9, help="work offered per work that can be done")
     arguments = parser.parse_args(argv)
     trace = data_file(FILE, arguments.trace)

@@ -190,12 +190,10 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--subject", choices=list(SUBJECTS), action="append", help="repeatable; all by default")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64, 256])
-    parser.add_argument("--turns", type=int, default=3000, help="in each run")
-    parser.add_argument("--slow-turns", type=int, default=400, help="in each run of litellm")
-    parser.add_argument(
-        "--rate", type=float, help="turns per second by a Poisson process, instead of as many as can be"
-    )
-    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--turns", type=int, default=3000, help="turns of a run")
+    parser.add_argument("--slow-turns", type=int, default=400, help="turns of a run of litellm")
+    parser.add_argument("--rate", type=float, help="turns per second (Poisson); without it as many as can be")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     arguments = parser.parse_args()
     names = arguments.subject or list(SUBJECTS)
     behind = {SUBJECTS[name].behind for name in names}

@@ -304,16 +304,14 @@ def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", choices=["small", "medium", "large"], default="medium", help="of the demo")
+    parser.add_argument("--model", choices=["small", "medium", "large"], default="medium", help="model of the demo")
     parser.add_argument("--tokenizer", type=Path, help="folder of another tokenizer.json, for masks and compilation")
-    parser.add_argument("--vocabulary", type=int, default=128_256, help="of the model that --tokenizer belongs to")
-    parser.add_argument("--eos", type=int, nargs="+", default=[128_001], help="its end-of-sequence tokens")
+    parser.add_argument("--vocabulary", type=int, default=128_256, help="size of the vocabulary of --tokenizer's model")
+    parser.add_argument("--eos", type=int, nargs="+", default=[128_001], help="end-of-sequence tokens of --tokenizer")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
-    parser.add_argument("--new-tokens", type=int, default=96, help="of an answer, at most")
-    parser.add_argument(
-        "--repeats", type=int, default=8, help="answers per grammar, and runs of steps beside the first"
-    )
-    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--new-tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--repeats", type=int, default=8, help="answers per grammar; runs of steps beside the first")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 
 

@@ -315,18 +315,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, default=_LARGE, help="directory of a checkpoint")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
-    parser.add_argument("--known", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="blocks of a prefix")
-    parser.add_argument("--prefix-repeats", type=int, default=7, help="of each of these")
+    parser.add_argument("--known", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="blocks of prefixes")
+    parser.add_argument("--prefix-repeats", type=int, default=7, help="repeats of each of these prefixes")
     parser.add_argument("--conversations", type=int, default=32)
-    parser.add_argument("--turns", type=int, default=64, help="that are counted, of all conversations")
-    parser.add_argument(
-        "--opening", type=int, nargs=2, default=[300, 700], help="tokens of a conversation's first turn"
-    )
-    parser.add_argument("--new-tokens", type=int, default=16, help="of an answer")
+    parser.add_argument("--turns", type=int, default=64, help="turns of all conversations that are counted")
+    parser.add_argument("--opening", type=int, nargs=2, default=[300, 700], help="tokens of first turns")
+    parser.add_argument("--new-tokens", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--at-once", type=int, default=4, help="turns that run at the same time")
-    parser.add_argument("--kv-tokens", type=int, default=6144, help="of the small KV cache")
+    parser.add_argument("--kv-tokens", type=int, default=6144, help="size of the small KV cache")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 
 

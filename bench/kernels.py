@@ -129,7 +129,7 @@ def markdown(rows: Sequence[KernelRow], limits: KernelLimits, device: str, condi
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--ops", help="which, separated by commas; all unless given")
+    parser.add_argument("--ops", help="ops to time, separated by commas; all unless given")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that all works")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

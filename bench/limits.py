@@ -243,9 +243,9 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--subject", choices=SUBJECTS, action="append", help="repeatable; all by default")
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--limit", type=int, default=1600, help="tokens per minute")
+    parser.add_argument("--limit", type=int, default=1600, help="tokens per minute that are allowed")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--turns", type=int, default=5000, help="for the time of Redis")
+    parser.add_argument("--turns", type=int, default=5000, help="turns that time Redis")
     parser.add_argument("--upstream", nargs=2, metavar=("PORT", "SOCKET"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.upstream:

@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--path", default="/v1/chat/completions")
     parser.add_argument("--header", dest="headers", action="append", default=[])
     parser.add_argument("--model", default="auto")
-    parser.add_argument("--chunks", type=int, default=32, help="messages of an echo")
+    parser.add_argument("--chunks", type=int, default=32, help="messages of one echo")
     parser.add_argument("--rate", type=float, help="turns per second; without it every client is always busy")
     parser.add_argument("--seed", type=int, default=0)
     plan = LoadPlan(**vars(parser.parse_args()))

@@ -83,7 +83,7 @@ def _stamp(name: str, cache: Path) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     names = list(environments())
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__.partition("\n")[0])
-    parser.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all by default")
+    parser.add_argument("name", nargs="*", metavar="NAME", help=f"peers, of {', '.join(names)}; all by default")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of the environments")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.name) - set(names)

@@ -194,8 +194,8 @@ def markdown(exams: Sequence[Exam], distances: Sequence[Distance], environment: 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--models", type=Path, default=HERE / "models", help="folder of the demo's models")
-    parser.add_argument("--sizes", default="small,medium,large", help="which, separated by commas (%(default)s)")
-    parser.add_argument("--questions", type=int, help="only about so many, evenly spread over the exam")
+    parser.add_argument("--sizes", default="small,medium,large", help="sizes, separated by commas (%(default)s)")
+    parser.add_argument("--questions", type=int, help="about so many questions, evenly spread over the exam")
     parser.add_argument("--random", default="S,L", help=f"which random models, of {', '.join(SHAPES)} (%(default)s)")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

@@ -265,7 +265,7 @@ def plot(times: dict[str, dict[str, list[float]]], path: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--trace", type=Path, help=f"a trace instead of {FILE} in ROUNDHOUSE_BENCH_DATA")
-    parser.add_argument("--requests", type=int, default=12_031, help="how many of its first requests")
+    parser.add_argument("--requests", type=int, default=12_031, help="number of its first requests to use")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs per row")
     parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
     parser.add_argument("--gateway", type=int, default=0, help="also serve through a gateway with so many real engines")

@@ -132,9 +132,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=["sample", "record"])
     parser.add_argument("file", type=Path, help="the pairs to be read, in JSON lines")
     parser.add_argument("unfit", type=int, nargs="*", help="numbers of the pairs whose answer would not serve")
-    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
-    parser.add_argument("--each", type=int, default=24, help="pairs of a stratum")
-    parser.add_argument("--seeds", type=int, default=4, help="streams")
+    parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--each", type=int, default=24, help="pairs of each stratum")
+    parser.add_argument("--seeds", type=int, default=4, help="number of streams")
     arguments = parser.parse_args(argv)
     if arguments.what == "sample":
         pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))

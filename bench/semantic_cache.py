@@ -276,9 +276,9 @@ def _share(outcomes: Sequence[SemanticOutcome], what: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--seeds", type=int, default=5, help="streams of each kind")
-    parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
+    parser.add_argument("--requests", type=int, default=20_000, help="requests of each stream")
     parser.add_argument("--edits", type=int, default=500, help="edited questions of each kind")
     arguments = parser.parse_args(argv)
     model = shipped()

@@ -204,7 +204,7 @@ def markdown(result: LatencyResult, where: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between two turns")
     arguments = parser.parse_args(argv)

@@ -199,7 +199,7 @@ def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--seeds", type=int, default=3, help="streams of each kind")
     parser.add_argument("--output", type=Path, default=ARTEFACT)
     arguments = parser.parse_args(argv)

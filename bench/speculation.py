@@ -227,12 +227,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", action="append", choices=["medium", "large"], help="both unless given")
     parser.add_argument("--draft", action="append", choices=["small", "medium"], help="all smaller ones unless given")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
-    parser.add_argument("--requests", type=int, default=48, help="in each run")
-    parser.add_argument("--new-tokens", type=int, default=128, help="of an answer, at most")
-    parser.add_argument("--repeats", type=int, default=3, help="of each run, beside the first")
+    parser.add_argument("--requests", type=int, default=48, help="requests of a run")
+    parser.add_argument("--new-tokens", type=int, default=128, help="most tokens of an answer")
+    parser.add_argument("--repeats", type=int, default=3, help="runs beside the first")
     parser.add_argument("--tokens", type=int, default=8, help="most drafted tokens per request and step")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
-    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 
 

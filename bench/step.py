@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--model", choices=list(SHAPES), default="S")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], metavar="N")
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="measured for each figure")
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps measured for each figure")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
     arguments = parser.parse_args(argv)

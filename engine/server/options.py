@@ -38,28 +38,22 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: Annotated[Directory, Meta(description="Directory of the checkpoint in Hugging Face format.")]
-    name: Annotated[str | None, Meta(description="What clients call the model; the directory's name unless given.")] = (
-        None
-    )
+    name: Annotated[str | None, Meta(description="Name of the model for clients; default: the directory's.")] = None
     listen: Annotated[
         str,
         Meta(
-            description="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH: without authentication, for this "
-            "machine or a network of its own. wss://HOST:PORT with the three --tls options: for gateways with a "
-            "certificate only.",
+            description="Address to listen on. ws://HOST:PORT (port 0 picks a free one) and unix:///PATH have no "
+            "authentication: for this machine or a network of its own. wss://HOST:PORT needs the three --tls options "
+            "and admits only gateways with a certificate.",
             extra={"metavar": "ADDRESS"},
         ),
     ] = "ws://127.0.0.1:0"
-    tls_cert: Annotated[
-        File | None, Meta(description="The engine's certificate, for the host in gateways' addresses (PEM).")
-    ] = None
-    tls_key: Annotated[File | None, Meta(description="Private key of that certificate (PEM, without a password).")] = (
+    tls_cert: Annotated[File | None, Meta(description="Certificate for the host that gateways connect to (PEM).")] = (
         None
     )
-    tls_client_ca: Annotated[
-        File | None, Meta(description="Authorities whose certificates gateways must have (PEM).")
-    ] = None
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="Where the model runs.")] = "cpu"
+    tls_key: Annotated[File | None, Meta(description="Private key of that certificate (PEM, no password).")] = None
+    tls_client_ca: Annotated[File | None, Meta(description="Authorities of the gateways' certificates (PEM).")] = None
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device that the model runs on.")] = "cpu"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Data type of weights and activations; auto is what the checkpoint stores."),
@@ -74,69 +68,66 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantize: Annotated[
         Literal["off", "int8", "w8a16", "int4"],
         Meta(
-            description="Round the weights of linear layers while loading: half (int8, w8a16) or a quarter (int4) of "
-            "the memory, and faster. int8 rounds activations, too, at each product. Needs bfloat16; embeddings stay "
-            "as they are, and int4 leaves the head in int8. Holds for the draft model too."
+            description="Round the weights of linear layers while loading, which takes half (int8, w8a16) or a quarter "
+            "(int4) of the memory and is faster. int8 also rounds activations at each product. Needs bfloat16; "
+            "embeddings stay as they are, and int4 leaves the head in int8. Applies to the draft model too."
         ),
     ] = "off"
-    threads: Annotated[
-        Positive | None, Meta(description="CPU threads; as many as the process may run on unless given.")
-    ] = None
+    threads: Annotated[Positive | None, Meta(description="CPU threads; default: all CPUs that it may run on.")] = None
     kv_tokens: Annotated[
         int,
         Meta(
             ge=BLOCK_SIZE,
-            description="Tokens that the KV cache holds, of all requests and cached prefixes together; it bounds the "
-            "context.",
+            description="Tokens that the KV cache holds, for all requests and cached prefixes; it bounds the context.",
         ),
     ] = 32_768
     kv_host_bytes: Annotated[
         NotNegative,
         Meta(
-            description="Host memory for prefixes that the KV cache has no room for; 0 forgets them. It pays where the "
-            "device has memory of its own: on a CPU give the memory to --kv-tokens instead."
+            description="Bytes of host memory for prefixes that the KV cache has no room for; 0 forgets them. Use it "
+            "where the device has memory of its own; on a CPU give the memory to --kv-tokens instead."
         ),
     ] = 0
     kv_load_tokens: Annotated[
         NotNegative,
-        Meta(description="Shortest prefix that is loaded from host memory; a shorter one is computed again."),
+        Meta(description="Tokens of the shortest prefix that is loaded from host memory; shorter ones are recomputed."),
     ] = _SCHEDULER.host_load_tokens
     max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = _SCHEDULER.max_running
     step_tokens: Annotated[
         Positive,
         Meta(
-            description="Most tokens in one step; longer prompts run in chunks. Fewer stream more smoothly beside long "
-            "prompts, more run prompts faster."
+            description="Most tokens in one step; longer prompts run in chunks. A lower number streams more smoothly "
+            "beside long prompts, a higher one computes prompts faster."
         ),
     ] = _SCHEDULER.step_tokens
     policy: Annotated[
         PolicyName,
         Meta(
-            description="Who goes first: in order of arrival (fcfs), by service class and arrival (priority), or by "
-            "service class and equal shares of the tenants (fair)."
+            description="Order in which requests are served: by arrival (fcfs), by service class and arrival "
+            "(priority), or by service class and in equal shares of the tenants (fair)."
         ),
     ] = _SCHEDULER.policy
     max_queue_seconds: Annotated[
         float | None,
         Meta(
             gt=0,
-            description="Longest predicted wait for a first step, beyond which a request is refused; requests may name "
-            "a shorter time themselves.",
+            description="Refuse requests whose predicted wait for a first step is longer; requests may name a "
+            "shorter one. No limit unless given.",
         ),
     ] = None
     adapters: Annotated[
         str | None,
         Meta(
-            description="Registry of LoRA adapters: a folder, or an address such as s3://bucket/path. The gateway that "
-            "names them needs the same.",
+            description="Registry of LoRA adapters: a folder, or an address such as s3://bucket/path. The gateway "
+            "needs the same.",
             extra={"metavar": "URL"},
         ),
     ] = None
     speculate: Annotated[
         Literal["off", "ngram", "draft", "auto"],
         Meta(
-            description="Guess tokens and confirm several in one step: from what the text has said before (ngram), "
-            "with a draft model, or whichever guesses better (auto). Answers stay the same; it stops by itself where "
+            description="Draft tokens and verify several in one step: with earlier text (ngram), with a draft model "
+            "(draft), or with whichever drafts better (auto). Answers stay the same; the engine stops drafting where "
             "it does not pay."
         ),
     ] = "off"
@@ -144,34 +135,33 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         Directory | None,
         Meta(description="Directory of a small model with the same tokenizer, for --speculate draft and auto."),
     ] = None
-    draft_tokens: Annotated[int, Meta(ge=1, le=15, description="Most tokens guessed per request and step.")] = 8
+    draft_tokens: Annotated[int, Meta(ge=1, le=15, description="Most tokens drafted per request and step.")] = 8
     adapter_share: Annotated[
         float,
         Meta(
             gt=0,
             lt=1,
-            description="Most of the KV cache that adapters hold together. It bounds the context: a request has the "
-            "rest for itself.",
+            description="Largest part of the KV cache that adapters may hold; the rest bounds the context.",
         ),
     ] = _ADAPTERS.share
     adapter_host_bytes: Annotated[
         NotNegative,
-        Meta(description="Host memory for prepared adapters; beyond it the least recently used leave first."),
+        Meta(description="Bytes of host memory for prepared adapters; the least recently used ones leave first."),
     ] = _ADAPTERS.host_bytes
     adapter_step_bytes: Annotated[
         Positive | None,
         Meta(
-            description="Most bytes of different adapters in one step, which reads each of them once: fewer keep steps "
-            "short, more let more adapters run at once. No limit unless given."
+            description="Most bytes of different adapters in one step, which reads each of them once: a lower number "
+            "keeps steps short, a higher one lets more adapters run at once. No limit unless given."
         ),
     ] = None
     adapter_wait: Annotated[
         float,
-        Meta(ge=0, description="Seconds that an adapter waits for others before one of them takes no more requests."),
+        Meta(ge=0, description="Seconds that an adapter waits for room before another one takes no more requests."),
     ] = _ADAPTERS.wait
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Least severe level that is logged, to standard error."),
+        Meta(description="Least severe level that is logged to standard error."),
     ] = "info"
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ _SHORT = 12
 _SHOW_PROGRESS_BYTES = 32 * 1024 * 1024
 
 _model = click.option(
-    "--model", metavar="NAME", help="The base model's public name, if the adapter's own config does not tell it."
+    "--model", metavar="NAME", help="Public name of the base model; needed where the adapter's config does not name it."
 )
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -51,14 +51,14 @@ def adapter() -> None:
     """LoRA adapters: check them, register them, give them names.
 
     An adapter is a folder that peft's save_pretrained wrote. It is checked, copied into the registry as a version, and
-    clients reach it by a name that leads to that version. Running gateways see changes within a second.
+    clients reach it by a name that points to that version. Running gateways see changes within a second.
 
     \b
-    Look whether an adapter can be served:
+    See whether an adapter can be served:
         roundhouse adapter check runs/pirate
     Register it; clients then send "model": "pirate":
         roundhouse adapter add pirate runs/pirate --model llama-8b
-    Have the name lead to a newer one, and back again by the version that `swap` printed:
+    Point the name to a newer version, and back to the one that `swap` printed:
         roundhouse adapter swap pirate runs/pirate-2
         roundhouse adapter swap pirate 1f2e3d4c
     """
@@ -69,7 +69,7 @@ def adapter() -> None:
 @_folder
 @_model
 def check(config: str | None, folder: Path, model: str | None) -> None:
-    """Say whether the adapter in FOLDER can be served, and what is in it. Nothing is stored."""
+    """Say whether the adapter in FOLDER can be served, and what is in it; `adapter add` then stores it."""
     from engine.adapters.format import check_adapter
 
     pool = _base(load_settings(config), folder, model)
@@ -84,9 +84,9 @@ def check(config: str | None, folder: Path, model: str | None) -> None:
 @click.argument("name")
 @_folder
 @_model
-@click.option("--tenant", "tenants", multiple=True, help="Only for this tenant; may be repeated. Otherwise for all.")
-@click.option("--description", default="", help="For people; shown by /v1/models.")
-@click.option("--pin", is_flag=True, help="Have engines keep it loaded.")
+@click.option("--tenant", "tenants", multiple=True, help="Tenant that may use it; may be repeated. Without: all.")
+@click.option("--description", default="", help="Text for people, shown by /v1/models.")
+@click.option("--pin", is_flag=True, help="Make engines keep it loaded.")
 def add(
     config: str | None,
     name: str,
@@ -96,7 +96,7 @@ def add(
     description: str,
     pin: bool,
 ) -> None:
-    """Check the adapter in FOLDER, register it, and call it NAME."""
+    """Check the adapter in FOLDER, register it as a version and point NAME to it: clients send NAME as `model`."""
     settings = load_settings(config)
     _refuse_unknown_tenants(config, settings, tenants)
     if name in {pool.name for pool in settings.pools}:
@@ -122,9 +122,10 @@ def add(
 @click.argument("name")
 @click.argument("source")
 def swap(config: str | None, name: str, source: str) -> None:
-    """Have NAME lead to SOURCE: a folder, which is checked and registered, or the beginning of a version.
+    """Point NAME to SOURCE: a folder, which is checked and registered, or the beginning of a version.
 
-    Running turns keep the version that they began with. Tenants, pin and description stay.
+    Running turns keep the version that they began with; tenants, pin and description stay. The command that goes back
+    is printed. Example: roundhouse adapter swap pirate runs/pirate-2
     """
     from engine.checkpoint.files import revision_digest
 
@@ -153,7 +154,7 @@ def swap(config: str | None, name: str, source: str) -> None:
 @config_option
 @json_option
 def list_names(config: str | None, as_json: bool) -> None:
-    """All names, and where they lead."""
+    """List all names with model, version and tenants, and count versions without a name."""
     settings = load_settings(config)
     with _explained():
         registry = _registry(settings)
@@ -178,7 +179,7 @@ def list_names(config: str | None, as_json: bool) -> None:
 @click.argument("what", metavar="NAME|VERSION")
 @json_option
 def show(config: str | None, what: str, as_json: bool) -> None:
-    """What is in an adapter."""
+    """Show what an adapter contains: modules, ranks, scaling and size. Example: roundhouse adapter show pirate"""
     with _explained():
         registry = _registry(load_settings(config))
         pointer = registry.names().get(what)
@@ -196,7 +197,7 @@ def show(config: str | None, what: str, as_json: bool) -> None:
 @config_option
 @click.argument("name")
 def pin(config: str | None, name: str) -> None:
-    """Have engines keep NAME loaded, as far as there is room."""
+    """Make engines keep NAME loaded while there is room, so that its requests do not wait for a load."""
     with _explained():
         _registry(load_settings(config)).pin(name)
     click.echo(f"{name} is kept loaded")
@@ -206,7 +207,7 @@ def pin(config: str | None, name: str) -> None:
 @config_option
 @click.argument("name")
 def unpin(config: str | None, name: str) -> None:
-    """Load NAME only while it is used."""
+    """Undo `pin`: engines may unload NAME when they need its place."""
     with _explained():
         _registry(load_settings(config)).pin(name, False)
     click.echo(f"{name} is loaded while it is used")
@@ -216,7 +217,7 @@ def unpin(config: str | None, name: str) -> None:
 @config_option
 @click.argument("name")
 def remove(config: str | None, name: str) -> None:
-    """Forget NAME. Running turns finish; the version stays until it is pruned."""
+    """Delete NAME. Running turns finish; its version stays until `roundhouse adapter prune` deletes it."""
     with _explained():
         registry = _registry(load_settings(config))
         version = registry.resolve(name).version
@@ -226,9 +227,9 @@ def remove(config: str | None, name: str) -> None:
 
 @adapter.command("prune")
 @config_option
-@click.option("--older-than", type=Age(), default="7d", show_default=True, help="Age, such as 30m, 12h or 7d.")
+@click.option("--older-than", type=Age(), default="7d", show_default=True, help="Least age, as 30m or 12h.")
 def prune(config: str | None, older_than: float) -> None:
-    """Delete versions that no name leads to."""
+    """Delete versions that no name points to. Example: roundhouse adapter prune --older-than 30d"""
     with _explained():
         deleted = _registry(load_settings(config)).prune(older_than=older_than)
     for version in deleted:

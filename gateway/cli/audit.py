@@ -25,7 +25,7 @@ def audit() -> None:
     """The audit log of every change of tenants, users, keys, prices, routes and adapters.
 
     \b
-    What was changed last, and whether anything was tampered with:
+    Show the last changes, and check whether anything was tampered with:
         roundhouse audit list
         roundhouse audit verify
     Keep a copy elsewhere, and check it there:
@@ -36,11 +36,11 @@ def audit() -> None:
 
 @audit.command("list")
 @config_option
-@click.option("--tenant", help="Only what concerns this tenant.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most to show.")
+@click.option("--tenant", help="Show only changes that concern this tenant.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most changes to show.")
 @json_option
 def audit_list(config: str | None, tenant: str | None, count: int, as_json: bool) -> None:
-    """The last changes, newest first."""
+    """List the last changes, newest first: who changed what, when, and from which value to which."""
 
     async def read(directory: Directory, _: bytes) -> list[AuditRecord]:
         entries: list[AuditRecord] = []
@@ -81,13 +81,13 @@ def audit_list(config: str | None, tenant: str | None, count: int, as_json: bool
 @audit.command("verify")
 @config_option
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An export instead of Redis."
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Check this export instead of Redis."
 )
 @click.option("--expect", metavar="NUMBER:HASH", help="An entry that must be there, as an earlier run printed it.")
 def audit_verify(config: str | None, file: Path | None, expect: str | None) -> None:
     """Say whether the log is whole; if not, name the first broken entry and end with status 1.
 
-    A log that was set back to an earlier state as a whole is whole, too: only --expect can tell.
+    Only --expect notices a log that was set back to an earlier state as a whole: note the NUMBER:HASH that is printed.
     """
     from gateway.access.identity.secret import installation_secret
 
@@ -110,7 +110,7 @@ def audit_verify(config: str | None, file: Path | None, expect: str | None) -> N
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--after", type=click.IntRange(0), default=0, help="Only entries after this number.")
 def audit_export(config: str | None, file: str, after: int) -> None:
-    """Write the log to FILE (or standard output), one JSON object a line."""
+    """Write the log to FILE (or standard output), one JSON object a line; `audit verify --file` checks it anywhere."""
 
     async def export(directory: Directory, _: bytes) -> int:
         count = 0

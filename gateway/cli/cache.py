@@ -16,18 +16,22 @@ from gateway.cli.connection import config_option, json_option, load_settings, wi
 
 @click.group()
 def cache() -> None:
-    """The caches: what they did, what they hold, and how to forget it."""
+    """See what the response cache and the semantic cache saved and hold, and delete what they should not give.
+
+    \b
+    roundhouse cache stats --hours 24
+    roundhouse cache ls acme
+    roundhouse cache invalidate acme --tag faq
+    """
 
 
 @cache.command("stats")
 @config_option
-@click.option(
-    "--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="How far back, this hour included."
-)
-@click.option("--tenant", help="Only this tenant.")
+@click.option("--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="Hours up to this one.")
+@click.option("--tenant", help="Show only this tenant.")
 @json_option
 def stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> None:
-    """Hits, misses and what they saved, per tenant."""
+    """Show hits, misses and what they saved, per tenant, with the meaning of each counter."""
     from cache import statistics
 
     sums = with_redis(load_settings(config), lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
@@ -46,12 +50,10 @@ def stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> 
 @cache.command("ls")
 @config_option
 @click.argument("tenant")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most answers, newest first."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most answers to list.")
 @json_option
 def ls(config: str | None, tenant: str, limit: int, as_json: bool) -> None:
-    """What is stored of a TENANT, without the texts."""
+    """List the stored answers of a TENANT, newest first, without texts; `show`, `rm` and `revoke` take the digests."""
     from cache import inspection
 
     found = with_redis(load_settings(config), lambda redis: inspection.holding(redis, tenant, limit=limit))
@@ -82,7 +84,7 @@ def ls(config: str | None, tenant: str, limit: int, as_json: bool) -> None:
 @click.argument("digest")
 @json_option
 def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
-    """One stored answer of a TENANT with its text; `roundhouse cache ls` lists the DIGESTs."""
+    """Show one stored answer of a TENANT with its text; `roundhouse cache ls` lists the DIGESTs."""
     from cache import inspection
 
     found = with_redis(load_settings(config), lambda redis: inspection.stored(redis, tenant, digest))
@@ -105,7 +107,7 @@ def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
 @click.argument("tenant")
 @click.argument("digests", nargs=-1, required=True)
 def rm(config: str | None, tenant: str, digests: tuple[str, ...]) -> None:
-    """Forget single answers of a TENANT, at once and on every gateway."""
+    """Delete stored answers of a TENANT by their DIGESTS (see `cache ls`), at once and on every gateway."""
     from cache.response import ResponseCache
 
     settings = load_settings(config)
@@ -128,7 +130,7 @@ def rm(config: str | None, tenant: str, digests: tuple[str, ...]) -> None:
 def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
     """Never give stored ANSWERS of a TENANT to similar questions again; their own questions keep them.
 
-    An answer is named by its digest, or by the id of a response that it was given in within the last day."""
+    Name an answer by its digest, or by the id of a response of the last day that gave it."""
     from cache.questions.corrections import Corrections
     from gateway.turns.ids import response_id
 
@@ -146,9 +148,9 @@ def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
 @cache.command("invalidate")
 @config_option
 @click.argument("tenant")
-@click.option("--tag", "tags", multiple=True, help="Only answers with this tag; may be repeated.")
+@click.option("--tag", "tags", multiple=True, help="Delete only answers with this tag; may be repeated.")
 def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
-    """Forget all stored answers of a TENANT, or those with a tag, at once and on every gateway."""
+    """Delete all stored answers of a TENANT, or those with a tag, at once and on every gateway."""
     from cache import inspection
     from cache.response import ALL, ResponseCache
     from gateway.errors import InvalidRequest

@@ -20,10 +20,10 @@ T = TypeVar("T")
 config_option = click.option(
     "--config",
     type=click.Path(dir_okay=False),
-    help="TOML file; see docs/configuration.md.",
+    help="Configuration file (TOML), see docs/configuration.md; default: roundhouse.toml.",
     envvar="ROUNDHOUSE_CONFIG",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 def load_settings(config: str | None) -> Settings:

@@ -24,14 +24,14 @@ from gateway.records.quota import Quota
 T = TypeVar("T")
 
 
-description_option = click.option("--description", metavar="TEXT", help="For people.")
+description_option = click.option("--description", metavar="TEXT", help="Text for people.")
 disabled_option = click.option(
-    "--disable/--enable", "disabled", default=None, help="Refuse its requests, or serve them again."
+    "--disable/--enable", "disabled", default=None, help="Refuse its requests until it is enabled again."
 )
 scope_option = click.option(
-    "--scope", "scopes", type=click.Choice(get_args(Scope)), multiple=True, help="What it may do; may be repeated."
+    "--scope", "scopes", type=click.Choice(get_args(Scope)), multiple=True, help="Scope that it has; may be repeated."
 )
-tenant_option = click.option("--tenant", help="Only this tenant's.")
+tenant_option = click.option("--tenant", help="Show only this tenant's.")
 
 
 def with_directory(config: str | None, act: Callable[[Directory, bytes], Coroutine[Any, Any, T]]) -> T:
@@ -93,13 +93,13 @@ class NamedQuotaField(click.ParamType[tuple[str, tuple[str, Any]]]):
 
 
 quota_option = click.option(
-    "--quota", type=QuotaField(), multiple=True, help="A limit; may be repeated. Without a value: none."
+    "--quota", type=QuotaField(), multiple=True, help="Set a limit; may be repeated. NAME= removes it."
 )
 model_quota_option = click.option(
-    "--model-quota", "model_quotas", type=NamedQuotaField(), multiple=True, help="A limit for one model."
+    "--model-quota", "model_quotas", type=NamedQuotaField(), multiple=True, help="Set a limit for one model."
 )
 adapter_quota_option = click.option(
-    "--adapter-quota", "adapter_quotas", type=NamedQuotaField(), multiple=True, help="A limit for one adapter."
+    "--adapter-quota", "adapter_quotas", type=NamedQuotaField(), multiple=True, help="Set a limit for one adapter."
 )
 
 

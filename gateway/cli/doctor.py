@@ -19,13 +19,13 @@ _MARKS = {"ok": ("✓", "green"), "note": ("•", "cyan"), "warning": ("!", "yel
 @click.command()
 @config_option
 @json_option
-@click.option("--problems", is_flag=True, help="Only what there is something to do about.")
+@click.option("--problems", is_flag=True, help="Show only what needs something to be done.")
 def doctor(config: str | None, as_json: bool, problems: bool) -> None:
-    """Examine this installation: what it runs on, what is wrong, what to do about it.
+    """Examine this installation: what it runs on, what is wrong, and what to do about it.
 
-    Looks at versions, the configuration, the data folder, the port, the models, adapters, Redis, engines that the
+    It looks at versions, the configuration, the data folder, the port, the models, adapters, Redis, engines that the
     configuration names, the CPU with its instruction set, and CUDA; and says which body of the kernels serves each op.
-    It changes nothing, and may run beside a `roundhouse serve`. Takes a few seconds: it loads torch once.
+    It changes nothing, may run beside a `roundhouse serve`, and takes a few seconds, because it loads torch once.
 
     \b
     ✓ as it should be

@@ -44,18 +44,18 @@ _expires = click.option(
     type=Age(),
     metavar="AGE",
     callback=_lasting,
-    help="Refuse it after this time, such as 12h or 90d; without it: never.",
+    help="Time until the key expires, such as 12h or 90d; without it, it never does.",
 )
 
 
 @click.group()
 def key() -> None:
-    """API keys. A key is shown once, when it is made; running gateways know it at once.
+    """Make, change, list and revoke API keys. A key is shown once, when it is made; gateways accept it at once.
 
     \b
-    A key for a tenant that ends in 90 days:
+    Make a key for a tenant that expires in 90 days:
         roundhouse key add acme --description ci --expires 90d
-    A new one in its place; the old one works for another day:
+    Replace it by a new one, while the old one works for another day:
         roundhouse key rotate key_3f9c2a7b10d4e586 --overlap 1d
     """
 
@@ -64,9 +64,9 @@ def key() -> None:
 @config_option
 @click.argument("tenant")
 @description_option
-@click.option("--user", metavar="ID", help="Whose it is, if it is a person's.")
+@click.option("--user", metavar="ID", help="User that the key belongs to; see `roundhouse user list`.")
 @scope_option
-@click.option("--operator", is_flag=True, help="Its admin scopes reach every tenant.")
+@click.option("--operator", is_flag=True, help="Let its admin scopes reach every tenant.")
 @_expires
 @quota_option
 @json_option
@@ -80,7 +80,7 @@ def key_add(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make a key for a TENANT. It is shown this once. Without --scope: chat, models, adapters."""
+    """Make a key for a TENANT and print it, this once. Without --scope it has chat, models and adapters."""
     from gateway.records.api_keys import new_key
 
     async def add(directory: Directory, secret: bytes) -> tuple[str, Key]:
@@ -98,14 +98,14 @@ def key_add(
 @config_option
 @click.argument("id")
 @click.option(
-    "--overlap", type=Age(), default="1d", show_default=True, help="How long the old key works on; 0s: not at all."
+    "--overlap", type=Age(), default="1d", show_default=True, help="Time that the old key still works; 0s: none."
 )
 @_expires
 @json_option
 def key_rotate(config: str | None, id: str, overlap: float, expires: float | None, as_json: bool) -> None:
-    """Make a new key in the place of the key ID, with its rights. It is shown this once.
+    """Replace the key ID by a new key with the same rights, and print that, this once.
 
-    Limits count both together.
+    Limits count both together while both work. Example: roundhouse key rotate key_3f9c2a7b10d4e586 --overlap 1h
     """
     from gateway.records.api_keys import new_key
 
@@ -132,7 +132,7 @@ def key_rotate(config: str | None, id: str, overlap: float, expires: float | Non
 @quota_option
 @disabled_option
 def key_set(config: str | None, id: str, **options: Any) -> None:
-    """Change what is given of the key ID; the rest stays."""
+    """Change the given properties of the key ID; the others stay. Example: roundhouse key set ID --disable"""
     change(config, Key, id, lambda before: changed(options, before))
     click.echo(f"{id} is changed")
 
@@ -142,7 +142,7 @@ def key_set(config: str | None, id: str, **options: Any) -> None:
 @tenant_option
 @json_option
 def key_list(config: str | None, tenant: str | None, as_json: bool) -> None:
-    """All keys, those of the configuration file among them."""
+    """List all keys with state, last use and limits, those of the configuration file included."""
     now = time.time()
 
     async def read(directory: Directory, _: bytes) -> tuple[list[Key], dict[str, int]]:
@@ -176,7 +176,7 @@ def key_list(config: str | None, tenant: str | None, as_json: bool) -> None:
 @config_option
 @click.argument("id")
 def key_show(config: str | None, id: str) -> None:
-    """The key ID as JSON, without the key itself."""
+    """Show what is stored of the key ID as JSON; the key itself is not."""
 
     async def read(directory: Directory, _: bytes) -> dict[str, Any]:
         one = await found(directory, Key, id)

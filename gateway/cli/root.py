@@ -63,10 +63,10 @@ def main() -> None:
 @click.option("--host", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
 def serve(config: str | None, host: str | None, port: int | None) -> None:
-    """Start Redis (unless one is configured), the engines and the gateway; print one URL.
+    """Start Redis (unless one is configured), the engines and the gateway; print the URL to open in a browser.
 
-    Ctrl-C or SIGTERM lets running answers finish, then stops everything; a second one stops at once. SIGHUP reads the
-    configuration again, see `roundhouse reload`.
+    Example: roundhouse serve --config roundhouse.toml --port 9000. Ctrl-C or SIGTERM lets running answers finish, then
+    stops everything; a second one stops at once. SIGHUP reads the configuration again, see `roundhouse reload`.
     """
     from gateway.processes import supervisor
     from gateway.server import PortTaken
@@ -92,9 +92,10 @@ def serve(config: str | None, host: str | None, port: int | None) -> None:
 @main.command()
 @config_option
 def reload(config: str | None) -> None:
-    """Have a running `roundhouse serve` with the same data folder read its configuration again.
+    """Make a running `roundhouse serve` with the same data folder read its configuration again, and list what changed.
 
-    A configuration that cannot be used changes nothing, and this says why. Running answers keep what they began with.
+    A configuration that cannot be used changes nothing; the error says why (try `roundhouse config check` first).
+    Running answers keep the settings that they began with.
     """
     from gateway.processes import control
 
@@ -112,12 +113,17 @@ def reload(config: str | None) -> None:
 
 
 @main.command()
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Address of the server.")
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Address of the gateway.")
 @click.option("--key", default="roundhouse-demo", show_default=True, envvar="ROUNDHOUSE_API_KEY", help="API key.")
 @click.option("--model", default="auto", show_default=True, help="auto, small, medium, large or a model's name.")
-@click.option("--once", metavar="QUESTION", help="Ask this, print the answer, end.")
+@click.option("--once", metavar="QUESTION", help="Ask this question, print the answer and end.")
 def chat(url: str, key: str, model: str, once: str | None) -> None:
-    """Chat in the terminal; Ctrl-C stops an answer, an empty line ends."""
+    """Chat with a model in the terminal; Ctrl-C stops an answer, an empty line ends the chat.
+
+    \b
+    roundhouse chat --model pirate
+    roundhouse chat --once "What is a prefix cache?"
+    """
     from gateway.cli.chat import ChatError
     from gateway.cli.chat import chat as talk
 
@@ -129,7 +135,7 @@ def chat(url: str, key: str, model: str, once: str | None) -> None:
 
 @main.group()
 def engine() -> None:
-    """One model replica, without a gateway."""
+    """Run one model replica by itself, for a gateway on this machine or another one."""
 
 
 @engine.command(
@@ -137,7 +143,7 @@ def engine() -> None:
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def engine_serve(options: tuple[str, ...]) -> None:
-    """Serve one model over a socket; `roundhouse engine serve --help` lists the options."""
+    """Serve one model over a socket; `roundhouse engine serve --help` lists the options and shows examples."""
     from gateway.processes.extras import missing
 
     if install := missing("engine"):
@@ -148,13 +154,13 @@ def engine_serve(options: tuple[str, ...]) -> None:
 
 @main.group()
 def config() -> None:
-    """The configuration: check it, show it."""
+    """Check or show the configuration that the other commands and `roundhouse serve` use; see docs/configuration.md."""
 
 
 @config.command("check")
 @config_option
 def config_check(config: str | None) -> None:
-    """Say whether the configuration can be used, and if not, which field is wrong."""
+    """Say whether the configuration can be used, and if not, which field is wrong; running gateways keep theirs."""
     settings = load_settings(config)
     try:
         checkpoints.check(settings.pools)
@@ -169,7 +175,7 @@ def config_check(config: str | None) -> None:
 @config.command("show")
 @config_option
 def config_show(config: str | None) -> None:
-    """Print the configuration in force as JSON: defaults, file and environment together."""
+    """Print the configuration as JSON: defaults, file and environment variables merged, passwords left out."""
     plain = msgspec.to_builtins(load_settings(config))
     if plain["redis"]["url"]:
         plain["redis"]["url"] = without_password(plain["redis"]["url"])
@@ -180,13 +186,16 @@ def config_show(config: str | None) -> None:
 @config_option
 @click.option("--url", help="Address of a gateway whose times are shown too: first token, overhead, Redis.")
 @click.option(
-    "--sort", type=click.Choice(["tokens", "turns", "running", "refused"]), default="tokens", help="Of tenants."
+    "--sort", type=click.Choice(["tokens", "turns", "running", "refused"]), default="tokens", help="Order of tenants."
 )
-@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds to refresh.")
 @click.option("--once", is_flag=True, help="Print one table and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object and end.")
 def top(config: str | None, url: str | None, sort: str, interval: float, once: bool, as_json: bool) -> None:
-    """Watch engines, tenants and caches of all gateways; q ends, s sorts, p pauses."""
+    """Watch engines, tenants and caches of all gateways that share the Redis; q ends, s sorts, p pauses.
+
+    Example, with one gateway's times: roundhouse top --url http://127.0.0.1:8080
+    """
     from gateway.cli import top as cli_top
     from gateway.cli.directory import print_whole
     from gateway.telemetry import latencies

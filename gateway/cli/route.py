@@ -17,16 +17,21 @@ from router.refit import Opinion
 
 @click.group()
 def route() -> None:
-    """Which tier answers `auto`, and why."""
+    """See which tier answers `auto` and why, and teach the router by feedback; see docs/routing.md.
+
+    \b
+    roundhouse route explain "Prove that there are infinitely many primes."
+    roundhouse route replay --tenant acme
+    """
 
 
 @route.command()
 @config_option
 @json_option
-@click.option("--quality", type=click.IntRange(0, 100), help="Turn the knob for this prompt.")
+@click.option("--quality", type=click.IntRange(0, 100), help="What quality may cost, as `router.quality`.")
 @click.argument("prompt")
 def explain(config: str | None, as_json: bool, quality: int | None, prompt: str) -> None:
-    """Decide about PROMPT as a first message, without a server: no queue, no embedding, all tiers there."""
+    """Show which tier `auto` would choose for PROMPT as a first message, and why. It asks no server."""
     from gateway.pipeline.routing.tiers import TierMemory, Tiers
     from router.complexity import score
     from router.features import PromptMessage, extract
@@ -64,11 +69,11 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
 
 @route.command()
 @config_option
-@click.option("--tenant", required=True, help="Whose decisions.")
-@click.option("--count", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Newest ones to read.")
+@click.option("--tenant", required=True, help="Tenant whose decisions are read.")
+@click.option("--count", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Decisions to read.")
 @click.option("--show", is_flag=True, help="Print each decision as a line of JSON.")
 def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
-    """Make logged decisions again, and fail if one comes out differently."""
+    """Make the logged decisions of a tenant again; exit with 1 if one comes out differently."""
     from gateway.pipeline.routing.decisions import read
 
     try:
@@ -86,13 +91,13 @@ def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
 
 @route.command()
 @config_option
-@click.option("--tenant", "tenants", required=True, multiple=True, help="Whose feedback to learn from; several times.")
-@click.option("--output", required=True, type=click.Path(dir_okay=False), help="Where to write the new model file.")
-@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Newest entries.")
+@click.option("--tenant", "tenants", required=True, multiple=True, help="Tenant to learn from; may be repeated.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False), help="File for the new model.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Entries to read.")
 def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int) -> None:
-    """Correct the model of success by feedback; nothing is written if that makes it worse on the frozen suite.
+    """Correct the router's model by users' feedback. Nothing is written if that makes it worse on the frozen suite.
 
-    Set `router.model` to the new file to use it.
+    Set `router.model` to the new file to use it. Example: roundhouse route refit --tenant acme --output corrected.model
     """
     from gateway.pipeline.routing.decisions import opinions, read, read_feedback
     from gateway.pipeline.routing.tiers import read_model

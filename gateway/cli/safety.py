@@ -17,7 +17,12 @@ from gateway.config.settings import SettingsError
 
 @click.group()
 def safety() -> None:
-    """Rules for what clients send and models answer."""
+    """See what safety rules found, and make lists of blocked phrases; docs/safety.md says how to switch rules on.
+
+    \b
+    roundhouse safety findings --tenant acme
+    roundhouse safety digest < phrases.txt > blocked.digests
+    """
 
 
 @safety.command("digest")
@@ -25,7 +30,7 @@ def safety() -> None:
 def safety_digest(config: str | None) -> None:
     """Turn phrases on standard input, one a line, into a list for `safety.blocked`.
 
-    The digests are keyed with the installation's secret: the list discloses nothing, and works nowhere else.
+    The digests are keyed with the installation's secret, so that the list discloses nothing and works nowhere else.
     """
     from gateway.recognisers.blocked import line
     from gateway.safety.guard import PHRASES
@@ -44,10 +49,10 @@ def safety_digest(config: str | None) -> None:
 
 @safety.command("findings")
 @config_option
-@click.option("--tenant", required=True, help="Whose.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most to show.")
+@click.option("--tenant", required=True, help="Tenant whose findings are listed.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most findings to show.")
 def safety_findings(config: str | None, tenant: str, count: int) -> None:
-    """What rules have found for a tenant, newest first, one JSON object a line. Texts are shown as digests."""
+    """List what rules have found for a tenant, newest first, one JSON object a line. Texts are shown as digests."""
     for finding in _findings(config, tenant, count):
         click.echo(msgspec.json.encode(finding).decode())
 

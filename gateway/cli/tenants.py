@@ -34,23 +34,23 @@ from gateway.records.directory import Scope, Tenant, User, email_digest, new_id
 
 _SERVICES = get_args(ServiceClass)
 
-_weight = click.option("--weight", type=float, help="Share of an engine beside other tenants of its class.")
-_service = click.option("--service", type=click.Choice(_SERVICES), help="Class of requests that ask for none.")
+_weight = click.option("--weight", type=float, help="Share of an engine, relative to other tenants.")
+_service = click.option("--service", type=click.Choice(_SERVICES), help="Class of requests that ask for no class.")
 _services = click.option(
-    "--allow-service", "services", type=click.Choice(_SERVICES), multiple=True, help="A class it may ask for."
+    "--allow-service", "services", type=click.Choice(_SERVICES), multiple=True, help="A class that requests may name."
 )
-_models = click.option("--model", "models", multiple=True, help="A model or adapter it may use; `all` for all.")
+_models = click.option("--model", "models", multiple=True, help="Model or adapter that it may use, or `all`.")
 
 
 @click.group()
 def tenant() -> None:
-    """Customers and teams. Running gateways see changes within a second.
+    """Add, change, list and remove tenants: customers or teams. Running gateways see changes within a second.
 
     \b
-    A tenant with a budget of 5 dollars a day, and a key for it:
+    Add a tenant with a budget of 5 dollars a day, and a key for it:
         roundhouse tenant add acme --quota requests_per_minute=600 --quota spend_per_day=5000000
         roundhouse key add acme --description ci
-    Change one limit, take another one away:
+    Change one limit, and remove another one:
         roundhouse tenant set acme --quota requests_per_minute=900 --quota spend_per_day=
     """
 
@@ -67,7 +67,7 @@ def tenant() -> None:
 @model_quota_option
 @adapter_quota_option
 def tenant_add(config: str | None, name: str, **options: Any) -> None:
-    """Add the tenant NAME."""
+    """Add the tenant NAME; then give it a key with `roundhouse key add NAME`."""
     add(config, _changed(options | {"name": name}, Tenant(name=name)))
     click.echo(f"{name} is a tenant now; give it a key with: roundhouse key add {name}")
 
@@ -85,7 +85,7 @@ def tenant_add(config: str | None, name: str, **options: Any) -> None:
 @adapter_quota_option
 @disabled_option
 def tenant_set(config: str | None, name: str, **options: Any) -> None:
-    """Change what is given of the tenant NAME; the rest stays."""
+    """Change the given properties of the tenant NAME; the others stay. Example: roundhouse tenant set acme --disable"""
     change(config, Tenant, name, lambda before: _changed(options, before))
     click.echo(f"{name} is changed")
 
@@ -105,7 +105,7 @@ def _changed(options: dict[str, Any], before: Tenant) -> Tenant:
 @config_option
 @json_option
 def tenant_list(config: str | None, as_json: bool) -> None:
-    """All tenants, those of the configuration file among them."""
+    """List all tenants with their limits and models, those of the configuration file included."""
     print_list(
         everything(config, Tenant),
         as_json,
@@ -127,22 +127,27 @@ def tenant_list(config: str | None, as_json: bool) -> None:
 @config_option
 @click.argument("name")
 def tenant_show(config: str | None, name: str) -> None:
-    """The tenant NAME as JSON."""
+    """Show the tenant NAME as JSON."""
     show(config, Tenant, name)
 
 
 @tenant.command("remove")
 @config_option
 @click.argument("name")
-@click.option("--force", is_flag=True, help="With its users and keys.")
+@click.option("--force", is_flag=True, help="Remove its users and keys too.")
 def tenant_remove(config: str | None, name: str, force: bool) -> None:
-    """Remove the tenant NAME."""
+    """Remove the tenant NAME, which may have no users and keys unless --force is given."""
     remove(config, Tenant, name, force)
 
 
 @click.group()
 def user() -> None:
-    """People and services of tenants, known by the subject of an identity provider's tokens."""
+    """Add, change, list and remove users: people and services of tenants, known by the `sub` of their tokens.
+
+    \b
+    roundhouse user add acme anna@idp --email anna@example.org
+    roundhouse key add acme --user user_3f9c2a7b10d4e586
+    """
 
 
 @user.command("add")
@@ -150,12 +155,12 @@ def user() -> None:
 @click.argument("tenant")
 @click.argument("subject")
 @description_option
-@click.option("--email", help="Kept as a keyed digest only.")
+@click.option("--email", help="E-mail address; only a keyed digest of it is stored.")
 @scope_option
 def user_add(
     config: str | None, tenant: str, subject: str, description: str | None, email: str | None, scopes: tuple[Scope, ...]
 ) -> None:
-    """Add what an identity provider calls SUBJECT to a TENANT; prints its id."""
+    """Add the user that an identity provider calls SUBJECT to a TENANT; print its id, which `key add --user` takes."""
 
     async def write(directory: Directory, secret: bytes) -> User:
         record = User(
@@ -180,7 +185,7 @@ def user_add(
 @scope_option
 @disabled_option
 def user_set(config: str | None, id: str, **options: Any) -> None:
-    """Change what is given of the user ID; the rest stays."""
+    """Change the given properties of the user ID; the others stay. Example: roundhouse user set ID --disable"""
     change(config, User, id, lambda before: changed(options, before))
     click.echo(f"{id} is changed")
 
@@ -190,7 +195,7 @@ def user_set(config: str | None, id: str, **options: Any) -> None:
 @tenant_option
 @json_option
 def user_list(config: str | None, tenant: str | None, as_json: bool) -> None:
-    """All users."""
+    """List all users with their scopes, or those of one tenant."""
     print_list(
         everything(config, User, tenant),
         as_json,
@@ -210,14 +215,14 @@ def user_list(config: str | None, tenant: str | None, as_json: bool) -> None:
 @config_option
 @click.argument("id")
 def user_show(config: str | None, id: str) -> None:
-    """The user ID as JSON."""
+    """Show the user ID as JSON."""
     show(config, User, id)
 
 
 @user.command("remove")
 @config_option
 @click.argument("id")
-@click.option("--force", is_flag=True, help="With its keys.")
+@click.option("--force", is_flag=True, help="Remove its keys too.")
 def user_remove(config: str | None, id: str, force: bool) -> None:
-    """Remove the user ID."""
+    """Remove the user ID, which may have no keys unless --force is given."""
     remove(config, User, id, force)

@@ -49,12 +49,12 @@ class Hour(click.ParamType[datetime]):
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--to", "until", type=Hour(), help="Until then, not included; default: now."),
-        click.option("--from", "since", type=Hour(), default="30d", show_default=True, help="Since then."),
-        click.option("--key", help="Only this key."),
-        click.option("--adapter", help="Only this adapter."),
-        click.option("--model", help="Only this model, with its adapters."),
-        click.option("--tenant", help="Only this tenant."),
+        click.option("--to", "until", type=Hour(), help="End of the time, not included; default: now."),
+        click.option("--from", "since", type=Hour(), default="30d", show_default=True, help="Beginning of the time."),
+        click.option("--key", help="Count only this key."),
+        click.option("--adapter", help="Count only this adapter."),
+        click.option("--model", help="Count only this model, with its adapters."),
+        click.option("--tenant", help="Count only this tenant."),
         config_option,
     ):
         command = option(command)
@@ -63,8 +63,8 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(invoke_without_command=True)
 @_filters
-@click.option("--by", type=click.Choice(report.BY), multiple=True, help="What lines are for; may be repeated. [day]")
-@click.option("--turns", is_flag=True, help="One line for every turn that is still kept, with --csv or --json.")
+@click.option("--by", type=click.Choice(report.BY), multiple=True, help="A line for each; may be repeated. [day]")
+@click.option("--turns", is_flag=True, help="Write a line for every turn that is kept; with --csv or --json.")
 @click.option("--csv", "file", metavar="FILE", help="Write CSV to FILE, or to standard output if that is -.")
 @json_option
 @click.pass_context
@@ -78,16 +78,16 @@ def usage(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """What was used and what it cost, in days and hours of UTC.
+    """Report what was used and what it cost, by days and hours of UTC; docs/usage.md says what is counted.
 
     \b
-    The last 30 days, and one tenant's month by model and key:
+    Show the last 30 days, or one tenant's month by model and key:
         roundhouse usage
         roundhouse usage --tenant acme --from 2026-11-01 --to 2026-12-01 --by model --by key
-    For a spreadsheet, and every single turn of a day:
+    Write sums, or every single turn of a day, for a spreadsheet:
         roundhouse usage --by tenant --by day --csv usage.csv
         roundhouse usage --turns --from 2026-11-22 --to 2026-11-23 --csv turns.csv
-    Whether sums and single turns agree:
+    Check that sums and single turns agree:
         roundhouse usage verify
     """
     if context.invoked_subcommand is not None:
