@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.adapters.config import AdapterError
-from engine.adapters.layout import Place, place
+from engine.adapters.layout import HEAD, Place, place
 from engine.adapters.manifest import BaseBias, LoraTarget, Manifest, Module
 from engine.adapters.tensors import WEIGHTS
 from engine.checkpoint.config import ModelConfig
@@ -86,13 +86,16 @@ class _Builder:
         a, b = self._pair(target, where)
         (part,) = (part for part in site.parts if part.begin == where.begin)
         columns = where.end - where.begin
-        self._matrix(part.up, where.experts, part.rank, columns)[:, : target.rank] = b
+        factor = self._config.embedding_scale if where.site == EMBEDDING else 1.0
+        self._matrix(part.up, where.experts, part.rank, columns)[:, : target.rank] = factor * b
         if where.site == EMBEDDING:
             self._matrix(self._rows, 1, where.width, part.rank)[:, :, : target.rank] = a.mT
         else:
             self._matrix(part.down, where.experts, part.rank, where.width)[:, : target.rank] = a
         if target.b_bias is not None:
-            self._add_offset(site, where, target.scaling * self._tensor(target.b_bias, columns))
+            # The head's inputs are scaled, a bias is not.
+            factor = self._config.logits_scale if where.site == HEAD else 1.0
+            self._add_offset(site, where, factor * target.scaling * self._tensor(target.b_bias, columns))
         if target.magnitude is not None:
             weight, bias = self._base(target.module, target.layer)
             norms = column_norms if where.site == EMBEDDING else row_norms

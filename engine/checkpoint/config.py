@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
@@ -61,6 +61,11 @@ class ModelConfig:
     experts_per_token: int
     expert_names: ExpertNames | None
     """Names of the experts' tensors; None for dense MLPs."""
+    embedding_scale: float
+    """What embeddings are multiplied with."""
+    score_scale: float
+    """What scores of attention are multiplied with beyond 1 / sqrt(head_dim)."""
+    logits_scale: float
     rope: RopeParameters
     """Rotary embedding of whole sequences: the context and its scaling are this one's."""
     ropes: tuple[RopeParameters | None, ...]
@@ -91,6 +96,7 @@ class ModelConfig:
         _refuse_unsupported(raw, family)
         heads, mixture = raw.num_attention_heads, family.mixture
         head_dim = raw.head_dim or family.default_head_dim or raw.hidden_size // heads
+        factors = _factors(raw, family, head_dim)
         rope = read_rope(raw, family, head_dim)
         rotated = rotated_layers(raw) if family.skips_rotation else [True] * raw.num_hidden_layers
         config = cls(
@@ -102,7 +108,9 @@ class ModelConfig:
             heads=heads,
             kv_heads=raw.num_key_value_heads or family.default_kv_heads or heads,
             head_dim=head_dim,
-            norm_eps=raw.rms_norm_eps,
+            # Where what layers add is multiplied with m, all of the residual is kept over m: a norm does not see that,
+            # but for its epsilon.
+            norm_eps=raw.rms_norm_eps / factors.residual**2,
             qkv_bias=raw.attention_bias if family.qkv_bias is None else family.qkv_bias,
             output_bias=raw.attention_bias if family.output_bias is None else family.output_bias,
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
@@ -113,6 +121,9 @@ class ModelConfig:
             experts=0 if mixture is None else raw.num_experts or raw.num_local_experts or mixture.experts,
             experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
             expert_names=None if mixture is None else mixture.names,
+            embedding_scale=factors.embedding / factors.residual,
+            score_scale=factors.score * head_dim**0.5,
+            logits_scale=factors.logits,
             rope=rope,
             ropes=tuple(rope if rotated else None for rotated in rotated),
             max_position_embeddings=raw.max_position_embeddings,
@@ -172,6 +183,24 @@ class ModelConfig:
                 f"config.json: num_experts_per_tok ({self.experts_per_token}) must not exceed num_local_experts "
                 f"({self.experts})"
             )
+
+
+class _Factors(NamedTuple):
+    """What a family multiplies its numbers with."""
+
+    embedding: float
+    residual: float
+    """Of what a layer adds to the residual."""
+    score: float
+    logits: float
+
+
+def _factors(raw: StoredConfig, family: Family, head_dim: int) -> _Factors:
+    if not family.has_multipliers:
+        return _Factors(1.0, 1.0, head_dim**-0.5, 1.0)
+    return _Factors(
+        raw.embedding_multiplier, raw.residual_multiplier, raw.attention_multiplier, 1.0 / raw.logits_scaling
+    )
 
 
 def _intermediate_size(raw: StoredConfig, family: Family) -> int:

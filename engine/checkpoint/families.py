@@ -49,6 +49,8 @@ class Family:
     """Whether windows hold only where `use_sliding_window` is set."""
     skips_rotation: bool = False
     """Whether some layers have no rotary embedding, as `no_rope_layers` says."""
+    has_multipliers: bool = False
+    """Whether embeddings, layers' outputs, scores and logits have factors of their own."""
     mixture: Mixture | None = None
 
 
@@ -90,6 +92,7 @@ FAMILIES = {
         window_is_opt_in=True,
         skips_rotation=True,
     ),
+    "GraniteForCausalLM": Family(mlp_bias=None, has_multipliers=True),
     "MixtralForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,

@@ -11,6 +11,7 @@ from engine.checkpoint.errors import CheckpointError
 
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(gt=0)]
+Factor = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class StoredConfig(msgspec.Struct, frozen=True):
@@ -48,6 +49,10 @@ class StoredConfig(msgspec.Struct, frozen=True):
     rope_theta: float | None = None
     original_max_position_embeddings: int | None = None
     partial_rotary_factor: float | None = None
+    embedding_multiplier: Factor = 1.0
+    residual_multiplier: Factor = 1.0
+    attention_multiplier: Factor = 1.0
+    logits_scaling: Factor = 1.0
     quantization_config: dict[str, Any] | None = None
     eos_token_id: int | list[int] | None = None
     dtype: str | None = None

@@ -142,7 +142,7 @@ class Decoder:
 
         def complete(group: int) -> None:
             if group == config.layers:
-                model._head.pack(_head_quantization(quantize))
+                model._pack_ends(quantize)
             else:
                 model._layers[group].pack(quantize)
 
@@ -172,8 +172,15 @@ class Decoder:
             layer.pack(quantize)
         if not config.tied_embeddings:
             fill(model._head.targets("head").values())
-        model._head.pack(_head_quantization(quantize))
+        model._pack_ends(quantize)
         return model
+
+    def _pack_ends(self, quantize: Quantization | None) -> None:
+        """Pack the head, then fold factors of embeddings and logits into what is stored."""
+        self._head.pack(_head_quantization(quantize))
+        self._norm.mul_(self.config.logits_scale)
+        if self.config.embedding_scale != 1:  # not in place: a tied head may have been packed as it is
+            self._embedding = self._embedding * self.config.embedding_scale
 
     def __call__(
         self, tokens: torch.Tensor, cache: KVCache, step: StepInputs, *, layers: int | None = None
@@ -205,7 +212,7 @@ class Decoder:
             KeyError: it is a stack of experts.
         """
         if module == "embed_tokens":
-            return self._embedding, None
+            return self._embedding / self.config.embedding_scale, None
         return self._head.base(0) if layer is None else self._layers[layer].base(module)
 
 

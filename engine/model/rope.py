@@ -68,7 +68,9 @@ class RotaryEmbedding:
 
     def _turned(self, angles: torch.Tensor, rope: RopeParameters | None) -> tuple[torch.Tensor, float]:
         """Angles of one table, given those of the model's own, and what its cosines and sines are multiplied with."""
-        return (torch.zeros_like(angles), 1.0) if rope is None else (angles, attention_scale(self._config))
+        # A score is the product of a query and a key, both of which are turned.
+        scale = math.sqrt(self._config.score_scale)
+        return (torch.zeros_like(angles), scale) if rope is None else (angles, scale * attention_scale(self._config))
 
 
 def inverse_frequencies(config: ModelConfig, *, long: bool = False) -> torch.Tensor:

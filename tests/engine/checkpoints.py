@@ -55,6 +55,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "use_sliding_window": True,
         "sliding_window": 26,
     },
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.11,
+        "logits_scaling": 3.0,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3-moe": {
         "model_type": "qwen3_moe",

@@ -42,7 +42,7 @@ def test_every_architecture_is_read_as_transformers_reads_it(checkpoint: Checkpo
     assert (ours.layers, ours.heads) == (theirs.num_hidden_layers, theirs.num_attention_heads)
     assert ours.kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
-    assert ours.norm_eps == theirs.rms_norm_eps
+    assert ours.norm_eps == theirs.rms_norm_eps / getattr(theirs, "residual_multiplier", 1.0) ** 2
     assert ours.rope.rope_theta == theirs.rope_parameters["rope_theta"]
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     assert ours.experts == getattr(theirs, "num_local_experts", 0)
@@ -211,6 +211,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "remove layer_types",
     ),
+    "multiplier": ({"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0}, "residual_multiplier"),
     "rotated layers": (
         {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
         "no_rope_layers has 2 entries for 4 layers",

@@ -129,7 +129,7 @@ def test_a_request_that_lost_its_cache_goes_on_as_before(scaled: Path) -> None:
     assert tokens_of(runner, [again], chunk=0) == undisturbed
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "granite", "mixtral"])
 def test_bf16_stays_close_to_fp32(checkpoint: Checkpoint, device: str, architecture: str) -> None:
     """As close as transformers' own bf16, within a factor of two."""
     directory = checkpoint(architecture)
