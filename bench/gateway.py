@@ -60,7 +60,7 @@ class GatewayStage:
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
         self.stub_port = free_port()
-        token = TextProcessor.from_directory(DEMO / "models" / "small").encode(WORD)[-1]
+        token = TextProcessor.from_path(DEMO / "models" / "small").encode(WORD)[-1]
         stack.enter_context(redis_server(folder))
         stub = [sys.executable, "-m", "bench.stub", "--chunks", str(CHUNKS), "--http", str(self.stub_port)]
         stack.enter_context(process([*stub, "--frames", str(folder), "--token", str(token)]))

@@ -89,7 +89,7 @@ async def complete(request: Request) -> Response:
 
 async def generate(connection: ServerConnection) -> None:
     """Answer as the upstream of our gateway: an engine whose answers come whole."""
-    token = TextProcessor.from_directory(MODEL).encode(WORD)[-1]
+    token = TextProcessor.from_path(MODEL).encode(WORD)[-1]
     await connection.send(frame(Ready(PROTOCOL_VERSION, ModelInfo("s", "s", 2048, 4096, (2,), 16, "cpu", "f"), _IDLE)))
     answering: set[asyncio.Task[None]] = set()
 

@@ -88,7 +88,7 @@ async def measure(
     count: int, arrivals: Sequence[ReplicaArrival], repeats: int = 3, rules: Mapping[str, Mapping[str, float]] = RULES
 ) -> ServedReplicas:
     """Serve the arrivals with each rule in turn, so many times; returns the medians."""
-    text = TextProcessor.from_directory(MODEL)
+    text = TextProcessor.from_path(MODEL)
     size = json.loads((MODEL / "config.json").read_text("utf-8"))["vocab_size"]
     words = [word for token in range(size) if (word := _word(text, token)) is not None]
     runs: dict[str, list[RuleLine]] = {name: [] for name in rules}

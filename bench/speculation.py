@@ -104,7 +104,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
         "auto": lambda: speculator(fresh(), ngrams=True),
         "draft, always": lambda: speculator(fresh(), ngrams=False, adaptive=False),
     }
-    texts = TextProcessor.from_directory(models / target)
+    texts = TextProcessor.from_path(models / target)
     rows = []
     for workload in _WORKLOADS:
         for concurrency in arguments.concurrency:

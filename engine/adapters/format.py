@@ -17,19 +17,18 @@ from engine.adapters.config import CONFIG, AdapterError, read_config
 from engine.adapters.manifest import BaseBias, LoraTarget, Manifest
 from engine.adapters.targets import EMBEDDING, HEAD, PREFIX, Expected, expected_tensors
 from engine.adapters.tensors import WEIGHTS, Tensor, all_finite, bits, read_header, same_values
-from engine.checkpoint.config import ModelConfig
-from engine.checkpoint.files import revision_digest, weight_files
+from engine.checkpoint.opening import open_checkpoint
+from engine.checkpoint.source import ModelCheckpoint
 
 __all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "LoraTarget", "Manifest", "check_adapter", "digests"]
 
 MAX_WEIGHTS_BYTES = 8 * 1024**3
 """Largest file of weights; rank 128 on every linear of a 70B model in float32 is 6.6 GB."""
-_MAX_BASE_BYTES = 1024**4
 _READ = 4 * 1024 * 1024
 
 
 def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object] | None = None) -> Manifest:
-    """Check the adapter in `folder` against the base model in the directory `base`.
+    """Check the adapter in `folder` against the base model, a folder or a GGUF file.
 
     Args:
         progress: called repeatedly with the number of further bytes of the weights that have been read.
@@ -38,7 +37,8 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
         AdapterError: the adapter cannot be served on this base, and why.
         CheckpointError: the base model cannot.
     """
-    model = ModelConfig.from_directory(base)
+    checkpoint = open_checkpoint(base)
+    model = checkpoint.config
     config, canonical = read_config(folder / CONFIG)
     weights = folder / WEIGHTS
     header = read_header(weights, max_bytes=MAX_WEIGHTS_BYTES)
@@ -47,7 +47,7 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
     for name, tensor in header.items():
         if not all_finite(weights, tensor):
             raise AdapterError(f"{WEIGHTS}: tensor {name!r} has infinities or NaNs; its training diverged")
-    _check_base_copies(weights, header, expected, base)
+    _check_base_copies(weights, header, expected, checkpoint)
     if expected.tied:
         _check_tied(weights, header)
     version, weights_sha256 = digests(canonical, weights, progress=progress)
@@ -61,7 +61,7 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
         dtypes=tuple(sorted({header[key].dtype for key in expected.tensors})),
         max_rank=max(target.rank for target in expected.targets),
         architecture=model.architecture,
-        bases=(revision_digest(base),),
+        bases=(checkpoint.revision,),
         targets=tuple(expected.targets),
         base_biases=tuple(expected.base_biases),
     )
@@ -112,19 +112,15 @@ def _why_unexpected(name: str) -> str:
     return "is not supported; only LoRA's own tensors and trained biases are"
 
 
-def _check_base_copies(weights: Path, header: Mapping[str, Tensor], expected: Expected, base: Path) -> None:
+def _check_base_copies(weights: Path, header: Mapping[str, Tensor], expected: Expected, base: ModelCheckpoint) -> None:
     """Check copies of embeddings that peft saves along with LoRA on them: not loaded, they must be the base model's."""
     copies = header.keys() & expected.base_copies.keys()
     if not copies:
         return
-    stored = {
-        name: (path, tensor)
-        for path in weight_files(base)
-        for name, tensor in read_header(path, max_bytes=_MAX_BASE_BYTES).items()
-    }
+    stored = {tensor.name: tensor for tensor in base.tensors()}
     for key in sorted(copies):
         original = stored.get(expected.base_copies[key])
-        if original is None or not same_values((weights, header[key]), original):
+        if original is None or not same_values(weights, header[key], original):
             raise AdapterError(
                 f"{WEIGHTS}: tensor {key!r} replaces the base model's {expected.base_copies[key]!r} by other values, "
                 "which is not supported; save the adapter with save_embedding_layers=False, or merge it and serve the "

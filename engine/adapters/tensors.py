@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from engine.adapters.config import AdapterError
+from engine.checkpoint.source import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 MAX_HEADER_BYTES = 8 * 1024 * 1024
@@ -100,13 +101,15 @@ def all_finite(path: Path, tensor: Tensor) -> bool:
     return not any(((chunk & exponent) == exponent).any() for chunk in _chunks(bits(path, tensor)))
 
 
-def same_values(first: tuple[Path, Tensor], second: tuple[Path, Tensor]) -> bool:
-    """Whether `first` equals `second`, if need be rounded to the first's type."""
-    if first[1].shape != second[1].shape:
+def same_values(path: Path, tensor: Tensor, stored: StoredTensor) -> bool:
+    """Whether a tensor equals one of a checkpoint, if need be rounded to the first's type; a quantised one never."""
+    dtype = _DTYPES.get(stored.type.upper())
+    if dtype is None or tensor.shape != stored.shape:
         return False
-    ours, theirs = (_chunks(bits(*each)) for each in (first, second))
+    ours, theirs = bits(path, tensor), stored.data.reshape(-1).view(_BITS[dtype])
     return all(
-        np.array_equal(a, _converted(b, second[1].dtype, first[1].dtype)) for a, b in zip(ours, theirs, strict=True)
+        np.array_equal(a, _converted(b, dtype, tensor.dtype))
+        for a, b in zip(_chunks(ours), _chunks(theirs), strict=True)
     )
 
 

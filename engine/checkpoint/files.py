@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.source import StoredTensor
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000
 """Largest header that safetensors itself accepts."""
 _SAMPLE_BYTES = 4096
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """Type, shape and place of a tensor, as a safetensors header says them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -75,23 +88,46 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise CheckpointError(f"{index.name}: {error}") from error
 
 
+def stored_tensors(path: Path) -> Iterator[StoredTensor]:
+    """Yield the tensors of a safetensors file, whose bytes are views of the mapped file.
+
+    Raises:
+        CheckpointError: it is no valid safetensors file.
+    """
+    try:
+        with safe_open(path, framework="np"):
+            pass  # the library's own checks: sizes, offsets, overlaps
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error
+    with path.open("rb") as file:
+        length, _, entries = _read_header(path, file)
+    data = np.memmap(path, np.uint8, mode="r")[8 + length :]
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        rows = math.prod(entry.shape[:-1])
+        values = data[begin:end].reshape(*entry.shape[:-1], (end - begin) // rows if rows else 0)
+        yield StoredTensor(name, entry.dtype.lower(), entry.shape, values)
+
+
 def _sampled(path: Path) -> Iterator[bytes]:
     """Yield the header of a safetensors file and the beginning of each tensor."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _MAX_HEADER_BYTES:
-            raise CheckpointError(f"{path} is not a valid safetensors file; fetch it again")
-        header = file.read(length)
+        length, header, entries = _read_header(path, file)
         yield header
-        try:
-            entries = msgspec.json.decode(header, type=dict[str, dict[str, object]])
-            offsets = sorted(
-                msgspec.convert(entry["data_offsets"], tuple[int, int])
-                for name, entry in entries.items()
-                if name != "__metadata__"
-            )
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
-            raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error
-        for begin, end in offsets:
+        for begin, end in sorted(entry.data_offsets for entry in entries.values()):
             file.seek(8 + length + begin)
             yield file.read(min(end - begin, _SAMPLE_BYTES))
+
+
+def _read_header(path: Path, file: BinaryIO) -> tuple[int, bytes, dict[str, _Entry]]:
+    """Return a header's length, its bytes, and the tensors that it names."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > _MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path} is not a valid safetensors file; fetch it again")
+    header = file.read(length)
+    try:
+        entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        entries.pop("__metadata__", None)
+        return length, header, {name: msgspec.json.decode(entry, type=_Entry) for name, entry in entries.items()}
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error

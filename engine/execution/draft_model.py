@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from engine.cache.blocks import BLOCK_SIZE
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.opening import open_checkpoint
 from engine.execution.runner import ModelRunner
 from engine.plan import Row
 from engine.request import Request
@@ -142,10 +141,10 @@ class DraftModel:
             self._content[row.request.block_table[index]] = None
 
 
-def _tokens(directory: Path) -> dict[str, int] | None:
+def _tokens(path: Path) -> dict[str, int] | None:
     """The ids of all tokens; None for a checkpoint without a tokenizer."""
-    path = directory / "tokenizer.json"
-    if not path.is_file():
+    try:
+        vocabulary: dict[str, int] = open_checkpoint(path).tokenizer().get_vocab(with_added_tokens=True)
+    except CheckpointError:
         return None
-    vocabulary: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
     return vocabulary

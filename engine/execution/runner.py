@@ -17,8 +17,8 @@ from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.cache.blocks import BLOCK_SIZE, blocks_of
 from engine.cache.host_tier import HostMemory
 from engine.cache.memory import KVCache, kv_type
-from engine.checkpoint.config import ModelConfig
-from engine.checkpoint.files import quantized_revision, revision_digest
+from engine.checkpoint.files import quantized_revision
+from engine.checkpoint.opening import open_checkpoint
 from engine.execution.batch import Batch, batch_of
 from engine.execution.graphs.decode import Capture, CudaCapture, DecodeGraphs
 from engine.execution.graphs.policy import CapturePolicy
@@ -65,8 +65,8 @@ class ModelRunner:
             CheckpointError: the directory holds nothing that this engine can serve.
             ValueError: weights in float32 are to be quantised.
         """
-        config = ModelConfig.from_directory(directory)
-        self.config = config
+        checkpoint = open_checkpoint(directory)
+        self.config = config = checkpoint.config
         self.blocks = blocks
         self.precision = precision = (precision or Precision()).of(config.stored_dtype)
         self._device, self._dtype = torch.device(device), precision.torch_dtype
@@ -83,9 +83,9 @@ class ModelRunner:
         self._buffers = StepBuffers(self._cache.stride, blocks_of(context))
         self._decodes = RecordedDecodes(self._model, self._cache, self._buffers, self._rope.table, self._windows)
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
-        revision = "random weights" if random_weights else revision_digest(directory)
+        revision = "random weights" if random_weights else checkpoint.revision
         self.info = ModelInfo(
-            name=name or directory.resolve().name,
+            name=name or directory.resolve().name.removesuffix(".gguf"),
             revision=quantized_revision(revision, precision.quantize),
             context=context,
             vocabulary=config.vocabulary,

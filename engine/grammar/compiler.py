@@ -65,7 +65,7 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        directory: Path,
+        path: Path,
         model: ModelInfo,
         *,
         limits: GrammarLimits | None = None,
@@ -74,14 +74,14 @@ class GrammarCompiler:
         cache_entries: int = 512,
         cache_bytes: int = 256 * 1024 * 1024,
     ) -> None:
-        """Serve the tokenizer in a checkpoint's directory.
+        """Serve the tokenizer of the checkpoint at `path`.
 
         Nothing is read or started before the first grammar, `prepare` or `warm_up`. The cache keeps at most
         `cache_entries` grammars, and of those that nobody waits for as many as take about `cache_bytes`. At most
         `waiting` grammars of one tenant wait to be compiled, and one of the `threads` is never a tenant's that has all
         others.
         """
-        self._directory, self._model = directory, model
+        self._path, self._model = path, model
         self._limits = limits or GrammarLimits()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="grammar")
         self._line: TrialQueue[_Entry] = TrialQueue(running=max(1, threads - 1), waiting=waiting)
@@ -106,7 +106,7 @@ class GrammarCompiler:
         """
         with self._reading:
             if self._tokens is None:
-                self._tokens = GrammarTokens(self._directory, self._model.vocabulary, self._model.eos_token_ids)
+                self._tokens = GrammarTokens(self._path, self._model.vocabulary, self._model.eos_token_ids)
             return self._tokens
 
     def warm_up(self) -> None:
@@ -232,7 +232,7 @@ class GrammarCompiler:
         worker: TrialWorker | None = getattr(self._thread, "worker", None)
         if worker is None:
             setup = TrialSetup(
-                str(self._directory.resolve()),
+                str(self._path.resolve()),
                 self._model.vocabulary,
                 self._model.eos_token_ids,
                 self._limits.cpu_seconds,

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.opening import open_checkpoint
 from engine.request import GrammarError
 from engine.text.detokenizer import TokenBytes, UnsupportedDecoder
 
@@ -27,8 +29,8 @@ class GrammarTokens:
     Takes 1 s for a vocabulary of 128,000, the last third of it without letting other threads run.
     """
 
-    def __init__(self, directory: Path, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
-        """Read tokenizer.json.
+    def __init__(self, path: Path, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+        """Read the tokenizer of the checkpoint at `path`.
 
         Args:
             vocabulary: rows of the model's output; tokens beyond the tokenizer's own are never legal.
@@ -36,10 +38,10 @@ class GrammarTokens:
         Raises:
             RequestError: there is none, or grammars cannot be used with it.
         """
-        file = directory / "tokenizer.json"
-        if not file.is_file():
-            raise GrammarError("the model's checkpoint has no tokenizer.json, which grammars need")
-        tokenizer = Tokenizer.from_file(str(file))
+        try:
+            tokenizer = open_checkpoint(path).tokenizer()
+        except CheckpointError as error:
+            raise GrammarError(f"grammars need the tokenizer of the model's checkpoint: {error}") from error
         try:
             pieces = TokenBytes(tokenizer)
         except UnsupportedDecoder as error:

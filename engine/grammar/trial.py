@@ -27,7 +27,7 @@ _PATIENCE = 10.0
 class TrialSetup(msgspec.Struct, frozen=True, array_like=True):
     """First message to a worker; like every other it is answered with a `GrammarVerdict`."""
 
-    directory: str
+    path: str
     vocabulary: int
     eos_token_ids: tuple[int, ...]
     cpu_seconds: float

@@ -23,7 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     setup = msgspec.msgpack.decode(first, type=TrialSetup)
-    tokens = GrammarTokens(Path(setup.directory), setup.vocabulary, setup.eos_token_ids)
+    tokens = GrammarTokens(Path(setup.path), setup.vocabulary, setup.eos_token_ids)
     _limit_memory(setup.memory_bytes)
     send(stdout, msgspec.msgpack.encode(GrammarVerdict()))
     while (message := receive(stdin)) is not None:

@@ -6,10 +6,10 @@ that leads out of it, and the data a template sees is plain JSON.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -42,22 +42,14 @@ class ChatTemplate:
         ).union(special_tokens.values())
         """Texts that the templates write themselves, special tokens included."""
 
-    @classmethod
-    def from_directory(cls, directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatTemplate:
-        """Read `chat_template.jinja`, `chat_templates/*.jinja` and tokenizer_config.json's `chat_template`."""
-        inline = tokenizer_config.get("chat_template") or {}
-        if isinstance(inline, str):
-            inline = {"default": inline}
-        elif isinstance(inline, list):
-            inline = {entry["name"]: entry["template"] for entry in inline}
-        files = {path.stem: path.read_text("utf-8") for path in (directory / "chat_templates").glob("*.jinja")}
-        if (path := directory / "chat_template.jinja").is_file():
-            files["default"] = path.read_text("utf-8")
-        return cls({**inline, **files}, _special_tokens(tokenizer_config))
-
     def source(self, *, tools: bool) -> str:
         """Return the template's source, with or without tools; empty if there is none."""
         return (self._sources.get("tool_use") if tools else None) or self._sources.get("default") or ""
+
+    def digest(self, tokenizer: str) -> str:
+        """Return the digest of a tokenizer's description together with these templates and their variables."""
+        content = [tokenizer, sorted(self._sources.items()), sorted(self._special_tokens.items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def writes(self, token: str) -> bool:
         """Whether `token` is part of a template's own text."""
@@ -97,16 +89,6 @@ class ChatTemplate:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
             # A template is a program: messages of a shape it does not expect make it fail like one.
             raise ChatTemplateError(f"messages: the chat template cannot render them: {error}") from error
-
-
-def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return `bos_token` and the like, which templates use as variables."""
-    tokens: dict[str, str] = {}
-    for name, value in tokenizer_config.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(content, str):
-            tokens[name] = content
-    return tokens
 
 
 def _literals(template: nodes.Template) -> list[str]:

@@ -1,6 +1,6 @@
 """Text in, token ids out, and back: the part of a checkpoint's tokenizer that a client of the engine needs.
 
-No torch and no transformers: `tokenizers`, sandboxed Jinja and the checkpoint's JSON files. Text that imitates a
+No torch and no transformers: `tokenizers`, sandboxed Jinja and the checkpoint's own files. Text that imitates a
 control token (`<|end|>` in a user's message) stays text: only what the chat template itself writes is control.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from tokenizers import Encoding, Tokenizer
 
+from engine.checkpoint.opening import open_checkpoint
 from engine.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from engine.text.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
 from engine.text.imitations import Imitations, Rendered, without_marks
@@ -77,30 +78,25 @@ class TextProcessor:
         self._imitations = Imitations(tokens, template.literals | _ROLES)
 
     @classmethod
-    def from_directory(cls, directory: str | Path) -> TextProcessor:
-        """Read tokenizer.json, tokenizer_config.json, config.json, generation_config.json and the chat template.
+    def from_path(cls, path: str | Path) -> TextProcessor:
+        """Read what a checkpoint, a folder or a GGUF file, says of text.
 
         Raises:
-            FileNotFoundError: there is no tokenizer.json or config.json.
-            ValueError: a file cannot be used; the message names it.
+            ValueError: a file is missing or cannot be used; the message names it.
         """
-        path = Path(directory)
-        config = _read_json(path / "config.json")
-        generation = _read_json(path / "generation_config.json", missing_ok=True)
-        tokenizer_config = _read_json(path / "tokenizer_config.json", missing_ok=True)
-        file = path / "tokenizer.json"
-        if not file.is_file():
-            raise FileNotFoundError(f"{file}: not found; save the tokenizer in the fast (tokenizers) format")
-        context = config.get("max_position_embeddings")
-        if not isinstance(context, int):
-            raise ValueError(f"{path / 'config.json'}: max_position_embeddings is missing")
+        checkpoint = open_checkpoint(path)
         return cls(
-            Tokenizer.from_file(str(file)),
-            ChatTemplate.from_directory(path, tokenizer_config),
-            context=context,
-            eos_token_ids=_eos_token_ids(generation, config),
-            defaults=_sampling_defaults(generation),
+            checkpoint.tokenizer(),
+            ChatTemplate(checkpoint.templates, checkpoint.special_tokens),
+            context=checkpoint.context,
+            eos_token_ids=checkpoint.eos_token_ids,
+            defaults=_sampling_defaults(checkpoint.generation),
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest that is equal for checkpoints in which a conversation has the same token ids."""
+        return self._template.digest(self._tokenizer.to_str())
 
     def render(
         self,
@@ -262,27 +258,6 @@ def _unknown_token(tokenizer: Tokenizer) -> int | None:
     model = json.loads(tokenizer.to_str())["model"]
     unknown: int | None = model.get("unk_id")
     return unknown if model.get("unk_token") is None else tokenizer.token_to_id(model["unk_token"])
-
-
-def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
-    if missing_ok and not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a JSON object is expected")
-    return content
-
-
-def _eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return end-of-sequence tokens of the first file that names any, as transformers' `generate` resolves them."""
-    for config in configs:
-        eos = config.get("eos_token_id")
-        if eos is not None:
-            return tuple(eos) if isinstance(eos, list) else (eos,)
-    return ()
 
 
 def _sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:

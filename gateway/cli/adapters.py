@@ -127,7 +127,7 @@ def swap(config: str | None, name: str, source: str) -> None:
     Running turns keep the version that they began with; tenants, pin and description stay. The command that goes back
     is printed. Example: roundhouse adapter swap pirate runs/pirate-2
     """
-    from engine.checkpoint.files import revision_digest
+    from engine.checkpoint.opening import open_checkpoint
 
     settings = load_settings(config)
     with _explained(source):
@@ -138,7 +138,7 @@ def swap(config: str | None, name: str, source: str) -> None:
                 version = registry.add(Path(source), Path(pool.model), progress=advance).version
         else:
             version = registry.find(source)
-            if revision_digest(Path(pool.model)) not in registry.manifest(version).bases:
+            if open_checkpoint(pool.model).revision not in registry.manifest(version).bases:
                 raise click.ClickException(
                     f"version {version[:_SHORT]} was checked against another {pool.name} than is served now; give its "
                     "folder instead, so that it is checked again"

@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 
 from engine.adapters.registry import AdapterRegistry, RegistryError
 from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.files import weight_files
+from engine.checkpoint.opening import open_checkpoint
 from engine.client.engine_client import EngineClient
 from gateway import __version__
 from gateway.cli.connection import without_password
@@ -176,18 +176,21 @@ def _open_files(settings: Settings) -> CheckResult:
 
 
 def _model(pool: PoolSettings) -> CheckResult:
-    """Check a pool's folder: the gateway reads the tokenizer from it, and an engine that `serve` starts the weights."""
+    """Check a pool's model: the gateway reads its tokenizer, and an engine that `serve` starts its weights."""
     name = f"model of {pool.tier}"
     try:
         checkpoints.check([pool])
-        weights = [] if pool.engines else weight_files(Path(pool.model))
+        size = 0 if pool.engines else open_checkpoint(pool.model).weight_bytes
     except (SettingsError, CheckpointError) as error:
         return CheckResult(
-            "installation", name, str(error), "broken", "set pools.model to a folder in Hugging Face format"
+            "installation",
+            name,
+            str(error),
+            "broken",
+            "set pools.model to a folder in Hugging Face format or a GGUF file",
         )
-    size = sum(path.stat().st_size for path in weights)
     return CheckResult(
-        "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if weights else "")
+        "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if size else "")
     )
 
 

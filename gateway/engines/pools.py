@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ RELIEF = 30.0
 """Seconds for which a replica that is no longer configured is kept while no other one is connected."""
 _SMOOTHING = 0.05
 """Weight of the newest answer in the mean length."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class Engine:
@@ -114,14 +112,14 @@ class Pool:
     """One tier: a model, its tokenizer and the engines that serve it."""
 
     def __init__(self, settings: PoolSettings, router: RouterSettings, tls: Certificate | None = None) -> None:
-        self.directory = directory = Path(settings.model)
-        """Directory of the checkpoint."""
+        self.path = Path(settings.model)
+        """Folder or GGUF file of the checkpoint."""
         self.tier = settings.tier
         self.name = settings.name
-        self.text = TextProcessor.from_directory(directory)
+        self.text = TextProcessor.from_path(self.path)
         self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
         """Format in which the model writes function calls."""
-        self.vocabulary = _digest(directory)
+        self.vocabulary = self.text.digest
         """Digest that is equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for
         all of them."""
         self.engines: list[Engine] = []
@@ -362,11 +360,3 @@ class Engines:
         """Pools without a connected engine."""
         away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
         return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in away]
-
-
-def _digest(directory: Path) -> str:
-    digest = hashlib.sha256()
-    for name in _TOKENIZER_FILES:
-        file = directory / name
-        digest.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
-    return digest.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.adapters.registry import AdapterRegistry
-from engine.checkpoint.files import revision_digest
+from engine.checkpoint.opening import open_checkpoint
 from gateway.config.settings import DEMO, Settings, demo_settings
 
 ADAPTERS = {
@@ -33,7 +33,7 @@ def register_adapters(settings: Settings, registry: AdapterRegistry) -> None:
     pool = next(pool for pool in settings.pools if pool.tier == _TIER)
     marker, names = Path(registry.url) / ".demo", registry.names()
     first = not marker.exists()
-    revision = revision_digest(DEMO / "models" / _TIER)
+    revision = open_checkpoint(DEMO / "models" / _TIER).revision
     for name, description in ADAPTERS.items():
         stale = name in names and revision not in registry.manifest(names[name].version).bases
         if stale or (first and name not in names):

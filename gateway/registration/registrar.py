@@ -230,7 +230,7 @@ class _Run:
 
     def _store(self) -> Manifest:
         try:
-            return self._registry.add(self._what.upload.folder, self._what.pool.directory, progress=self._advance)
+            return self._registry.add(self._what.upload.folder, self._what.pool.path, progress=self._advance)
         except AdapterError as error:
             raise InvalidRequest(str(error), code="adapter_refused") from None
         except CheckpointError as error:

@@ -49,7 +49,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> TextProcessor:
-    return TextProcessor.from_directory(write_tokenizer(tmp_path_factory.mktemp("tokenizer"), byte_level()))
+    return TextProcessor.from_path(write_tokenizer(tmp_path_factory.mktemp("tokenizer"), byte_level()))
 
 
 @pytest.fixture

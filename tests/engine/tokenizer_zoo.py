@@ -122,7 +122,7 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 
 
 def write_tokenizer(directory: Path, tokenizer: Tokenizer, template: str = TEMPLATE, context: int = 2048) -> Path:
-    """Write what `TextProcessor.from_directory` and transformers' AutoTokenizer read."""
+    """Write what `TextProcessor.from_path` and transformers' AutoTokenizer read."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}

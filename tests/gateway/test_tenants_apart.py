@@ -126,7 +126,7 @@ class World:
 @pytest.fixture
 async def frames(model: Path) -> AsyncIterator[dict[str, FrameEngine]]:
     """An engine that says the canary, to demo, and one for everybody."""
-    text = TextProcessor.from_directory(model)
+    text = TextProcessor.from_path(model)
     with tempfile.TemporaryDirectory(prefix="rh-") as folder:  # socket paths are short
         large, small = (
             FrameEngine(Path(folder) / f"{name}.sock", defaultdict(lambda: text.encode("x")[-1]))

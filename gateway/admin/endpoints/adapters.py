@@ -15,7 +15,7 @@ from msgspec import UNSET
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
 from engine.adapters.registry import RESERVED, AdapterRegistry, Pointer, RegistryError
-from engine.checkpoint.files import revision_digest
+from engine.checkpoint.opening import open_checkpoint
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.adapter_access import (
     check_own,
@@ -303,7 +303,7 @@ async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
         raise _no_such_version()
     pools = [pool for pool in call.gateway.engines.pools if pool.name == pointer.model]
     if version != pointer.version and pools:
-        revision = await asyncio.to_thread(revision_digest, pools[0].directory)
+        revision = await asyncio.to_thread(lambda: open_checkpoint(pools[0].path).revision)
         if revision not in manifest.bases:
             raise invalid_value(
                 "version", f"it was not checked against {pointer.model} as it is now; register its files again"

@@ -46,7 +46,7 @@ class Engine:
     ) -> None:
         self.runner = runner_for(directory, blocks)
         info = self.runner.info
-        self.text = TextProcessor.from_directory(directory)
+        self.text = TextProcessor.from_path(directory)
         self.compiler = GrammarCompiler(directory, info)
         self.constraints = Constraints(self.compiler, info.vocabulary)
         self.core = EngineCore(

@@ -70,7 +70,7 @@ def test_answers_under_a_grammar_are_the_same_with_drafts(drafter: str, model: M
     grammars = [JSON_SCHEMA, DATE, CHOICE, ARITHMETIC, None]
     # A prompt that spells what the grammars want, so that there is something to find in it.
     text = json.dumps({"name": "red", "sizes": [1, 1, 1], "done": True}) + "2024-01-01 2024-01-01 1111+1111+1111"
-    prompt = TextProcessor.from_directory(directory).encode(text)
+    prompt = TextProcessor.from_path(directory).encode(text)
     requests = [
         ask(str(seed), prompt, grammars[seed % 5], seed=seed, temperature=0.8 * (seed % 2), max_tokens=60)
         for seed in range(15)

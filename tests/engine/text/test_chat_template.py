@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,25 +113,6 @@ def test_what_a_template_writes_itself_is_known() -> None:
     written = template("<think>{{ '<|' + role + '|>' }}{# </think> #}")
     assert written.writes("<think>")
     assert not written.writes("</think>")
-
-
-@pytest.mark.parametrize(
-    ("config", "files", "expected"),
-    [
-        ({"chat_template": "inline"}, {}, "inline"),
-        ({"chat_template": [{"name": "default", "template": "listed"}]}, {}, "listed"),
-        ({"chat_template": "inline"}, {"chat_template.jinja": "file"}, "file"),
-        ({}, {"chat_templates/default.jinja": "folder"}, "folder"),
-        ({"bos_token": {"content": "<s>"}}, {"chat_template.jinja": "{{ bos_token }}"}, "<s>"),
-    ],
-)
-def test_templates_are_found_where_checkpoints_keep_them(
-    tmp_path: Path, config: dict[str, Any], files: dict[str, str], expected: str
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    assert ChatTemplate.from_directory(tmp_path, json.loads(json.dumps(config))).render(MESSAGES) == expected
 
 
 def test_the_source_is_that_of_the_template_that_is_used() -> None:

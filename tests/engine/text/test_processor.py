@@ -37,7 +37,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @cache
 def ours(directory: Path) -> TextProcessor:
-    return TextProcessor.from_directory(directory)
+    return TextProcessor.from_path(directory)
 
 
 @cache
@@ -106,7 +106,7 @@ def test_marks_cannot_be_forged(directories: dict[str, Path]) -> None:
 def test_control_tokens_in_other_fields_are_text_too(tmp_path: Path) -> None:
     template = "{% for m in messages %}<|user|>{{ m.name }}:{{ m.parts[0].text }}{% endfor %}"
     template += "{{ tools }}{{ tools | tojson }}{{ tools | tojson(ensure_ascii=True) }}{{ date }}"
-    text = TextProcessor.from_directory(write_tokenizer(tmp_path, byte_level(), template))
+    text = TextProcessor.from_path(write_tokenizer(tmp_path, byte_level(), template))
     ids = text.encode_chat(
         [{"role": "user", "name": "<s>", "parts": [{"type": "text", "text": "</s>"}]}],
         tools=[{"name": "<|end|>"}],
@@ -119,10 +119,8 @@ def test_control_tokens_in_other_fields_are_text_too(tmp_path: Path) -> None:
 
 def test_an_added_token_that_the_template_writes_is_a_control_token(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "<think>x</think>"}]
-    plain = TextProcessor.from_directory(write_tokenizer(tmp_path / "a", byte_level(), "{{ messages[0].content }}"))
-    writes = TextProcessor.from_directory(
-        write_tokenizer(tmp_path / "b", byte_level(), "{{ messages[0].content }}<think>")
-    )
+    plain = TextProcessor.from_path(write_tokenizer(tmp_path / "a", byte_level(), "{{ messages[0].content }}"))
+    writes = TextProcessor.from_path(write_tokenizer(tmp_path / "b", byte_level(), "{{ messages[0].content }}<think>"))
     think = byte_level().token_to_id("<think>")
     assert plain.encode_chat(messages).count(think) == 1
     assert writes.encode_chat(messages).count(think) == 1
@@ -144,7 +142,7 @@ def test_truncation_saved_with_the_tokenizer_does_not_cut_prompts(tmp_path: Path
     tokenizer = byte_level()
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=8)
-    text = TextProcessor.from_directory(write_tokenizer(tmp_path, tokenizer))
+    text = TextProcessor.from_path(write_tokenizer(tmp_path, tokenizer))
     assert text.decode(text.encode("a long prompt that is not cut")) == "a long prompt that is not cut"
 
 
@@ -156,7 +154,7 @@ def test_token_bytes_may_be_part_of_a_character(directories: dict[str, Path]) ->
 def test_what_a_checkpoint_says_of_itself_is_read(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, llama2(), context=777)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 6]}))
-    text = TextProcessor.from_directory(tmp_path)
+    text = TextProcessor.from_path(tmp_path)
     assert (text.context, text.eos_token_ids) == (777, (2, 6))
     assert text.special_token_ids == frozenset(llama2().token_to_id(token) for token in SPECIAL)
 
@@ -180,13 +178,13 @@ def test_sampling_defaults_come_from_generation_config(
     write_tokenizer(tmp_path, byte_level())
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    assert TextProcessor.from_directory(tmp_path).defaults == defaults
+    assert TextProcessor.from_path(tmp_path).defaults == defaults
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        TextProcessor.from_directory(tmp_path)
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        TextProcessor.from_path(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
@@ -194,14 +192,14 @@ def test_a_config_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> 
     write_tokenizer(tmp_path, byte_level())
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json"):
-        TextProcessor.from_directory(tmp_path)
+        TextProcessor.from_path(tmp_path)
 
 
 def test_a_control_token_that_cannot_be_spelled_costs_one_request(tmp_path: Path) -> None:
     """A model whose whole alphabet is one control token has no other way to write it."""
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["a"])
-    text = TextProcessor.from_directory(write_tokenizer(tmp_path, tokenizer))
+    text = TextProcessor.from_path(write_tokenizer(tmp_path, tokenizer))
     with pytest.raises(ChatTemplateError, match="cannot read 'a' as text"):
         text.encode_chat([{"role": "user", "content": "banana"}])
 

@@ -37,7 +37,7 @@ def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
-    token = TextProcessor.from_directory(model).encode("a")[-1]
+    token = TextProcessor.from_path(model).encode("a")[-1]
     async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
         engine.finish = "stop"  # an answer that was cut off would not be stored
         yield engine

@@ -33,7 +33,7 @@ curl() { command curl --fail-with-body "$@"; }
 
 @pytest.fixture
 async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
-    token = TextProcessor.from_directory(model).encode("a")[-1]
+    token = TextProcessor.from_path(model).encode("a")[-1]
     async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
         yield engine
 

@@ -58,7 +58,7 @@ def versions(registry: AdapterRegistry, folders: list[Path], model: Path) -> lis
 @pytest.fixture
 def tokens(model: Path, versions: list[str]) -> dict[str | None, int]:
     """What each version says: a, b, c; the base model says x."""
-    processor = TextProcessor.from_directory(model)
+    processor = TextProcessor.from_path(model)
     letters: list[tuple[str | None, str]] = [(None, "x"), *zip(versions, "abc", strict=True)]
     return {version: processor.encode(letter)[-1] for version, letter in letters}
 

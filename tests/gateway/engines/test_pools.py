@@ -65,5 +65,5 @@ async def test_pools_with_the_same_tokenizer_share_a_vocabulary(model: Path) -> 
 async def test_a_checkpoint_without_a_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     """At start, not at the first request."""
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
         engines(tmp_path, small=[])

@@ -21,7 +21,7 @@ UNENDED = {"ignore_eos": True}
 @pytest.fixture(scope="module")
 def text(model: Path) -> TextProcessor:
     """The model's tokenizer."""
-    return TextProcessor.from_directory(model)
+    return TextProcessor.from_path(model)
 
 
 async def complete(served: Served, **options: Any) -> Any:

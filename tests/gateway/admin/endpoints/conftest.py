@@ -28,7 +28,7 @@ def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 @pytest.fixture
 async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
     """An engine that answers with whatever adapter it is asked for."""
-    token = TextProcessor.from_directory(model).encode("a")[-1]
+    token = TextProcessor.from_path(model).encode("a")[-1]
     async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
         yield engine
 

@@ -71,7 +71,7 @@ class Answering(FrameEngine):
 @pytest.fixture
 async def frames(model: Path) -> AsyncIterator[Answering]:
     with tempfile.TemporaryDirectory(prefix="rh-") as folder:  # socket paths are short
-        engine = Answering(Path(folder) / "e.sock", TextProcessor.from_directory(model))
+        engine = Answering(Path(folder) / "e.sock", TextProcessor.from_path(model))
         async with engine.serving():
             yield engine
 

@@ -1,0 +1,1 @@
+"""Reads GGUF files: metadata, tokenizer and quantised weights by mmap, without torch."""

@@ -1,0 +1,173 @@
+"""From a GGUF file's metadata to the keys of config.json, so that one strict reader serves both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.gguf.metadata import GgufMetadata
+from engine.checkpoint.gguf.reader import TensorPlace
+from engine.checkpoint.stored_config import StoredConfig
+
+_MAX_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a `general.architecture` of GGUF is called in config.json, and how its tensors differ."""
+
+    name: str
+    rotary_pairs: bool = False
+    """Whether rows of the query and key projections are ordered for rotations of neighbouring values."""
+
+
+ARCHITECTURES = {
+    "llama": Architecture("LlamaForCausalLM", rotary_pairs=True),
+    "mistral3": Architecture("MistralForCausalLM", rotary_pairs=True),
+    "qwen2": Architecture("Qwen2ForCausalLM"),
+    "qwen3": Architecture("Qwen3ForCausalLM"),
+}
+_MIXTURES = {"llama": "MixtralForCausalLM"}
+"""Names of the architectures that have experts where `expert_count` says so."""
+
+_READ = {
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+    "rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
+    "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned", "expert_count", "expert_used_count", "vocab_size",
+    "tensor_data_layout",
+}  # fmt: skip
+"""Keys that are read, or say nothing of the computation."""
+_DEFAULTS = {"attention.causal": 1.0, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0}
+"""Values under which keys that are not read change nothing."""
+
+
+def architecture_of(metadata: GgufMetadata) -> Architecture:
+    """
+    Raises:
+        CheckpointError: the file holds no such model as the engine serves, but an adapter, the vision part of a model
+            or another architecture.
+    """
+    kind = metadata.text("general.type", "model")
+    name = metadata.text("general.architecture")
+    if kind == "mmproj" or name == "clip":
+        raise CheckpointError("it is the vision part (mmproj) of a model; name the file of the language model")
+    if kind != "model":
+        raise CheckpointError(f"general.type is {kind!r}; name a file with a whole model")
+    if name not in ARCHITECTURES:
+        raise CheckpointError(
+            f"general.architecture {name!r} is not supported; these are: {', '.join(ARCHITECTURES)}; "
+            "any other model can stand behind an OpenAI-compatible server named as a pool"
+        )
+    return ARCHITECTURES[name]
+
+
+def stored_config(
+    metadata: GgufMetadata,
+    tensors: Mapping[str, TensorPlace],
+    vocabulary: int,
+    rope_divisors: npt.NDArray[np.float32] | None,
+) -> StoredConfig:
+    """Return the keys of config.json that mean the same.
+
+    Args:
+        rope_divisors: content of the tensor by which rotary frequencies are divided, if there is one.
+
+    Raises:
+        CheckpointError: a key is missing, of another type, or would change the computation in an unknown way.
+    """
+    prefix = metadata.text("general.architecture") + "."
+    _refuse_unknown(metadata, prefix)
+    heads = metadata.integer(prefix + "attention.head_count")
+    hidden = metadata.integer(prefix + "embedding_length")
+    if heads < 1:
+        raise CheckpointError(f"{prefix}attention.head_count is {heads}; at least 1 is expected")
+    head_dim = metadata.integer(prefix + "attention.key_length", hidden // heads)
+    if metadata.integer(prefix + "attention.value_length", head_dim) != head_dim:
+        raise CheckpointError(f"{prefix}attention.value_length differs from key_length, which is not supported")
+    layers = metadata.integer(prefix + "block_count")
+    if layers > _MAX_LAYERS:
+        raise CheckpointError(f"{prefix}block_count is {layers}; the most is {_MAX_LAYERS}")
+    fields: dict[str, Any] = {
+        "architectures": [architecture_of(metadata).name],
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": metadata.integer(prefix + "feed_forward_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.integer(prefix + "attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": metadata.integer(prefix + "context_length"),
+        "rms_norm_eps": metadata.number(prefix + "attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
+        "sliding_window": None,
+        "rope_parameters": _rope(metadata, prefix, head_dim, rope_divisors),
+        "dtype": _dtype(tensors),
+    }
+    if experts := metadata.integer(prefix + "expert_count", 0):
+        fields["architectures"] = [_MIXTURES.get(metadata.text("general.architecture"), "a mixture of experts")]
+        fields["num_local_experts"] = experts
+        fields["num_experts_per_tok"] = metadata.integer(prefix + "expert_used_count")
+    try:
+        return msgspec.convert(fields, StoredConfig)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"config.json: {error}") from error
+
+
+def _refuse_unknown(metadata: GgufMetadata, prefix: str) -> None:
+    for key in metadata.under(prefix):
+        full = prefix + key
+        if key in _READ or metadata.neutral(full):
+            continue
+        if key not in _DEFAULTS or metadata.number(full) != _DEFAULTS[key]:
+            raise CheckpointError(f"{full} is not supported, and may change what the model computes")
+
+
+def _rope(
+    metadata: GgufMetadata, prefix: str, head_dim: int, divisors: npt.NDArray[np.float32] | None
+) -> dict[str, Any]:
+    scaling = prefix + "rope.scaling."
+    kind = metadata.text(scaling + "type", "none")
+    factor = metadata.number(scaling + "factor", metadata.number(prefix + "rope.scale_linear", 0.0))
+    if kind == "none" and factor not in (0.0, 1.0):
+        kind = "linear"
+    rope: dict[str, Any] = {
+        "rope_type": "default" if kind == "none" else kind,
+        "rope_theta": metadata.number(prefix + "rope.freq_base", 10_000.0),
+        "partial_rotary_factor": metadata.integer(prefix + "rope.dimension_count", head_dim) / head_dim,
+    }
+    if kind != "none":
+        rope["factor"] = factor or None
+    if original := metadata.integer(scaling + "original_context_length", 0):
+        rope["original_max_position_embeddings"] = original
+    for name in ("beta_fast", "beta_slow"):
+        if (value := metadata.number(f"{scaling}yarn_{name}", 0.0)) and kind == "yarn":
+            rope[name] = value
+    attention = metadata.number(scaling + "attn_factor", 1.0)
+    if attention != 1.0:
+        if kind != "yarn" or factor < 1.0:
+            raise CheckpointError(f"{scaling}attn_factor is only supported for 'yarn'")
+        rope["attention_factor"] = attention * (1.0 + 0.1 * math.log(factor))
+    if divisors is not None:
+        if kind != "none":
+            raise CheckpointError(f"{scaling}type is {kind!r}, which cannot go with rope_freqs.weight")
+        rope["frequency_divisors"] = divisors.tolist()
+    return rope
+
+
+def _dtype(tensors: Mapping[str, TensorPlace]) -> str:
+    """Return the type of activations that fits the weights: norms and biases do not count."""
+    types = {place.type.name for place in tensors.values() if len(place.shape) > 1}
+    return (
+        {"f32": "float32", "f16": "float16"}.get(min(types, default=""), "bfloat16") if len(types) == 1 else "bfloat16"
+    )
