@@ -24,7 +24,7 @@ from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
 from engine.cache.blocks import BLOCK_SIZE, BlockPool, blocks_of
 from engine.cache.host_tier import HostTier
 from engine.plan import Sampled, StepPlan
-from engine.request import Request, RequestError, State
+from engine.request import Request, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.drafts import reserve_drafts, return_drafts
@@ -96,18 +96,13 @@ class Scheduler:
         return self._queue_seconds(self._policy.work)
 
     def add(self, request: Request, now: float) -> None:
-        """Put a request into the queue. Its prompt must be shorter than `context`.
+        """Put a request into the queue. Its id must be new, and its prompt shorter than `context`.
 
         Raises:
-            RequestError: its id is taken, the engine is full, or the queue is longer than the request may wait.
+            RequestError: the queue is longer than the request may wait.
         """
         if len(request.prompt) >= self.context:
             raise ValueError(f"request {request.id}: a prompt of {len(request.prompt)} tokens can never be served")
-        if request.id in self._requests:
-            raise RequestError(f"{request.id!r} is a live request; choose another id", field="id")
-        if len(self._requests) >= self.config.max_requests:
-            retry = self._forecast.seconds(self._forecast.request_tokens)
-            raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)
         left = None if request.queue_timeout is None else request.arrival + request.queue_timeout - now
         limits = [limit for limit in (left, self.config.max_queue_seconds) if limit is not None]
         if limits:

@@ -226,6 +226,22 @@ def test_kv_computed_before_a_failing_step_stays_usable() -> None:
     assert tokens(outputs) == expected_output(prompt, 4)
 
 
+def test_a_full_engine_refuses_and_says_so() -> None:
+    core = make_core(max_running=1, max_waiting=1)
+    core.add(ask("a", [1, 2]))
+    core.add(ask("b", [1, 2]))
+    with pytest.raises(RequestError, match="engine is full") as caught:
+        core.add(ask("c", [1, 2]))
+    assert caught.value.kind == "overloaded"
+
+
+def test_an_id_in_use_is_refused() -> None:
+    core = make_core()
+    core.add(ask("a", [1, 2]))
+    with pytest.raises(RequestError, match="live request"):
+        core.add(ask("a", [1, 2]))
+
+
 def test_a_refused_request_leaves_no_trace() -> None:
     core = make_core()
     with pytest.raises(RequestError):

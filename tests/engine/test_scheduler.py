@@ -6,7 +6,7 @@ import pytest
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Sampled
-from engine.request import Request, RequestError, State
+from engine.request import Request, State
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import expected_output
@@ -149,22 +149,6 @@ def test_a_request_that_fills_the_whole_cache_finishes_by_length() -> None:
     bench.run()
     assert (request.finish, request.length) == ("length", 32)
     bench.assert_correct()
-
-
-def test_a_full_engine_refuses_and_says_so() -> None:
-    bench = Bench(max_running=1, max_waiting=1)
-    bench.add("a", 2)
-    bench.add("b", 2)
-    with pytest.raises(RequestError, match="engine is full") as caught:
-        bench.add("c", 2)
-    assert caught.value.kind == "overloaded"
-
-
-def test_an_id_in_use_is_refused() -> None:
-    bench = Bench()
-    bench.add("a", 2)
-    with pytest.raises(RequestError, match="live request"):
-        bench.add("a", 2)
 
 
 def test_a_budget_below_the_running_requests_is_refused() -> None:
