@@ -38,15 +38,16 @@ def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]
     """Call `act` with the Redis that the configuration names, or else with that of a running `serve`."""
     from gateway.storage.connect import redis_url
 
-    address = redis_url(settings)
-
     async def run_it() -> T:
         async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
             await redis.ping()  # what is called later may take a Redis that is away for an empty one
             return await act(redis)
 
     try:
+        address = redis_url(settings)
         return run(run_it())
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
     except (RedisError, OSError) as error:
         remedy = (
             "check redis.url" if settings.redis.url else "start `roundhouse serve`, or name its folder as redis.data"

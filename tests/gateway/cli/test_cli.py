@@ -102,6 +102,13 @@ def test_a_redis_that_is_not_there_is_named() -> None:
     assert "/nonexistent/redis.sock does not answer" in result.output
 
 
+def test_a_data_folder_that_is_too_deep_for_sockets_is_an_error_message(tmp_path: Path) -> None:
+    for command in (["cache", "stats"], ["key", "list"]):
+        result = run(*command, ROUNDHOUSE_REDIS_DATA=str(tmp_path / ("deep" * 30)))
+        assert result.exit_code == 1
+        assert "Error: redis.data: the path" in result.output
+
+
 def test_chat_says_how_to_start_a_server() -> None:
     result = run("chat", "--once", "hello", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
