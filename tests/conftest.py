@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -69,6 +70,11 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         return next((shared for shared, files in TOGETHER.items() if file in files), file)
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end the tests like Ctrl-C, so that fixtures stop their processes and remove their folders."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,10 @@ class Speaker:
 
 
 @pytest.fixture
-async def speaker(model: Path, tmp_path: Path) -> AsyncIterator[Speaker]:
-    async with FrameEngine(Path(f"/tmp/rh-{tmp_path.name[-20:]}-{id(tmp_path)}.sock"), {}).serving() as engine:
-        yield Speaker(engine, model)
+async def speaker(model: Path) -> AsyncIterator[Speaker]:
+    with tempfile.TemporaryDirectory(prefix="rh-") as folder:  # socket paths are short
+        async with FrameEngine(Path(folder) / "engine.sock", {}).serving() as engine:
+            yield Speaker(engine, model)
 
 
 @contextlib.asynccontextmanager
