@@ -26,7 +26,7 @@ from gateway.access.identity.authenticate import Identity
 from gateway.access.identity.guesses import Guesses
 from gateway.access.identity.issuers import Issuers
 from gateway.access.identity.last_used import LastUsed
-from gateway.access.identity.secret import check, derive, installation_secret
+from gateway.access.identity.secret import SecretComparison, derive, installation_secret
 from gateway.access.tickets import Tickets
 from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
@@ -34,7 +34,7 @@ from gateway.admin.listener import listening
 from gateway.background import Periodic, failure_reporter, observe_failure
 from gateway.billing.ledger import Ledger
 from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Prepare
-from gateway.config.settings import Settings, SettingsError
+from gateway.config.settings import Settings
 from gateway.engines.adapters import AdapterNames, registry_url
 from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
@@ -162,7 +162,9 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
     settings, starter = configuration.settings, _Starter(stack)
     secret = installation_secret(settings)
-    redis, reader = await _connected(settings, secret, stack)
+    redis, reader = _clients(settings, stack)
+    # By the reader, which waits longer, as secrets are compared only here.
+    comparison = await starter.start(SecretComparison(reader, secret, settings.redis.data))
     presence = Presence(redis)
     logs.identify(gateway=presence.id)
     tracer = tracing.create(settings.telemetry, presence.id)
@@ -199,6 +201,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         turns=turns,
         connections=connections,
         presence=presence,
+        comparison=comparison,
         directory=directory,
         jobs=jobs,
         registrar=registrar,
@@ -274,23 +277,11 @@ async def _pipeline(services: Services, settings: Settings) -> Pipeline:
     return Pipeline(settings, guard, tiers, services=services)
 
 
-async def _connected(
-    settings: Settings, secret: bytes, stack: contextlib.AsyncExitStack
-) -> tuple[BatchingRedis, BatchingRedis]:
-    """Make two clients of Redis, the second for reads that wait.
-
-    Raises:
-        SettingsError: the gateways of this Redis have another secret.
-    """
+def _clients(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[BatchingRedis, BatchingRedis]:
+    """Make two clients of Redis, the second for reads that wait."""
     redis, reader = connect(settings), connect(settings, timeout=READ_TIMEOUT)
     stack.push_async_callback(redis.aclose)
     stack.push_async_callback(reader.aclose)
-    # By the reader, which waits longer, as secrets are compared only here. Without an answer the start goes on.
-    if not await check(reader, secret):
-        raise SettingsError(
-            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
-            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
-        )
     return redis, reader
 
 

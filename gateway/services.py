@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket
 from gateway.access.directory.store import Directory
 from gateway.access.identity import Principal, Scope
 from gateway.access.identity.authenticate import Identity
+from gateway.access.identity.secret import SecretComparison
 from gateway.access.tickets import Tickets
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
@@ -50,6 +51,7 @@ class Gateway(Services):
     turns: Turns
     connections: Sockets
     presence: Presence
+    comparison: SecretComparison
     directory: Directory
     jobs: JobStore
     registrar: Registrar

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from gateway.access.directory.store import Directory
 from gateway.cli.connection import actor, load_settings, with_redis
-from gateway.config.settings import SettingsError
 from gateway.errors import ApiError
 from gateway.records.directory import Key, R, Record, Scope, Tenant, User
 from gateway.records.quota import Quota
@@ -43,7 +42,7 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
 
     async def run(redis: Redis) -> T:
         secret = installation_secret(settings)
-        if not await check(redis, secret):
+        if await check(redis, secret) is False:
             raise click.ClickException(
                 "this Redis belongs to gateways with another secret: set ROUNDHOUSE_SECRET to theirs, or redis.data to "
                 "the folder that holds it"
@@ -54,8 +53,6 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
         return with_redis(settings, run)
     except ApiError as error:
         raise click.ClickException(error.message) from error
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
 
 
 class QuotaField(click.ParamType[tuple[str, Any]]):

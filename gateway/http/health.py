@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.access.identity.secret import DIFFERENT
 from gateway.http.exchange import JsonResponse
 from gateway.services import Gateway, gateway_of
 
@@ -25,6 +26,8 @@ async def readiness(request: Request) -> Response:
     gateway = gateway_of(request)
     if gateway.turns.draining:
         return JsonResponse({"status": "not ready", "problems": ["the server is restarting"]}, status_code=503)
+    if gateway.comparison.same is False:
+        return JsonResponse({"status": "not ready", "problems": [DIFFERENT]}, status_code=503)
     redis = await _redis_answers(gateway)
     problems = gateway.engines.problems() + ([] if redis else _without_redis(gateway))
     serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))

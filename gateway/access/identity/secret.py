@@ -1,8 +1,8 @@
 """The installation's secret: 32 bytes that key the digests of API keys and of cached prompts.
 
 All gateways that share a Redis share it. It stands in `ROUNDHOUSE_SECRET` (64 hex digits, or 43 characters of URL-safe
-base64), or in the file `secret` in `redis.data`, which is made once. `check` compares it with a fingerprint in Redis,
-so that a gateway with another secret does not start and then refuse every key.
+base64), or in the file `secret` in `redis.data`, which is made once. `SecretComparison` compares it with a fingerprint
+in Redis, so that a gateway with another secret does not start and then refuse every key.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
+from gateway.background import Periodic
 from gateway.config.settings import Settings, SettingsError
 
 log = logging.getLogger("roundhouse.identity")
@@ -32,6 +33,11 @@ SIZE = 32
 
 NOTICE = 1.0
 """Seconds after which a start that waits for Redis says so."""
+
+RETRY = 5.0
+"""Seconds between two attempts to compare the secret, while Redis does not answer or another secret is in it."""
+
+DIFFERENT = "another gateway uses this Redis with another secret"
 
 FINGERPRINT_KEY = "rh1:{directory}:secret"
 
@@ -62,27 +68,59 @@ def derive(secret: bytes, purpose: str) -> bytes:
     return hmac.digest(secret, purpose.encode(), hashlib.sha256)
 
 
-async def check(redis: Redis, secret: bytes) -> bool:
-    """Check that the gateways of this Redis use this secret; the first one sets the fingerprint. True also without
-    Redis."""
+async def check(redis: Redis, secret: bytes) -> bool | None:
+    """Whether the gateways of this Redis use this secret; None without an answer. The first sets the fingerprint."""
     fingerprint = derive(secret, "fingerprint").hex().encode()
-    notice = asyncio.get_running_loop().call_later(
-        NOTICE, log.warning, "the start waits for Redis, to compare the secret with that of other gateways"
-    )
     try:
         # Two commands, as Redis before 7.0 refuses SET with both NX and GET.
         if await redis.set(FINGERPRINT_KEY, fingerprint, nx=True):
             return True
         found = await redis.get(FINGERPRINT_KEY)
-    except (ConnectionError, TimeoutError, OSError) as error:
-        log.warning(
-            "Redis does not answer: the secret is not compared with that of other gateways",
-            extra={"error": type(error).__name__},
-        )
-        return True
-    finally:
-        notice.cancel()
+    except (ConnectionError, TimeoutError, OSError):
+        return None
     return isinstance(found, bytes) and hmac.compare_digest(found, fingerprint)
+
+
+class SecretComparison:
+    """Compares a gateway's secret with that of the others: when it starts, or as soon as Redis answers."""
+
+    def __init__(self, redis: Redis, secret: bytes, folder: str) -> None:
+        """Args: folder: `redis.data`, for the remedy."""
+        self.same: bool | None = None
+        """Whether all have the same secret; None while Redis has not answered."""
+        self._redis = redis
+        self._secret = secret
+        self._remedy = f"copy its file 'secret' from its redis.data to {folder}, or set the same ROUNDHOUSE_SECRET"
+        self._repeated = Periodic("secret", self._compare_later, RETRY)
+
+    async def start(self) -> None:
+        """Compare; without an answer the start goes on.
+
+        Raises:
+            SettingsError: the others have another secret.
+        """
+        notice = asyncio.get_running_loop().call_later(
+            NOTICE, log.warning, "the start waits for Redis, to compare the secret with that of other gateways"
+        )
+        try:
+            self.same = await check(self._redis, self._secret)
+        finally:
+            notice.cancel()
+        if self.same is False:
+            raise SettingsError(f"{DIFFERENT}: {self._remedy}")
+        if self.same is None:
+            log.warning("Redis does not answer: the secret is not compared with that of other gateways yet")
+            await self._repeated.start()
+
+    async def aclose(self) -> None:
+        """Stop trying."""
+        await self._repeated.aclose()
+
+    async def _compare_later(self) -> None:
+        if not self.same:
+            self.same = await check(self._redis, self._secret)
+            if self.same is False:
+                log.error("%s: %s", DIFFERENT, self._remedy)
 
 
 def _decode(text: str) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from redis.asyncio import Redis
 
+from gateway.access.identity.secret import DIFFERENT, FINGERPRINT_KEY
 from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 
@@ -93,6 +96,28 @@ async def test_a_gateway_that_answers_nobody_without_redis_is_not_ready(
             assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
             assert problem in ready.json()["problems"][0]
             await asyncio.to_thread(redis.start)
+            assert (await get(served, "/readyz")).status_code == 200
+
+
+async def test_a_secret_that_could_not_be_compared_at_the_start_is_compared_once_redis_answers(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway with another one than the others is not ready until it is theirs."""
+    monkeypatch.setattr("gateway.access.identity.secret.RETRY", 0.05)
+    redis = redis_server()
+    with redis as url, caplog.at_level(logging.ERROR, "roundhouse.identity"):
+        await asyncio.to_thread(redis.stop)
+        async with serve(redis_at=url) as served:
+            assert (await get(served, "/readyz")).json()["status"] == "degraded"
+            await asyncio.to_thread(redis.start)
+            async with Redis.from_url(url) as client:
+                await client.set(FINGERPRINT_KEY, "0" * 64)
+                await eventually(lambda: served.gateway.comparison.same is False)
+                ready = await get(served, "/readyz")
+                assert (ready.status_code, ready.json()["problems"]) == (503, [DIFFERENT])
+                assert "ROUNDHOUSE_SECRET" in caplog.text
+                await client.delete(FINGERPRINT_KEY)
+                await eventually(lambda: served.gateway.comparison.same is True)
             assert (await get(served, "/readyz")).status_code == 200
 
 
