@@ -26,6 +26,7 @@ from deploy.demo.batches import TrainingBatch, chunk
 from deploy.demo.conversations import ConversationStream, ExamQuestion, Message, build_exam
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, load_file, load_intents, normalise, split_corpus
 from deploy.demo.evaluate import generate
+from deploy.demo.memory import release_memory
 from deploy.demo.model import load_checkpoint
 from deploy.demo.styles import STYLES, Rewrite, in_style, without_frame
 from deploy.demo.tokenizer import Encoder
@@ -134,6 +135,7 @@ def train_adapter(name: str, splits: list[SplitIntent], base: Path, compiled: bo
                 if step >= recipe.steps:
                     break
             number += 1
+            release_memory()
     save_adapter(tuned, ADAPTERS / name)
 
 

@@ -6,7 +6,6 @@ Every stage can be interrupted and started again; it continues from `deploy/demo
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 import shutil
 from dataclasses import replace
@@ -19,6 +18,7 @@ from deploy.demo import adapters
 from deploy.demo.conversations import ConversationStream
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, check, load_file, load_intents, split_corpus
 from deploy.demo.grow import widen
+from deploy.demo.memory import keep_memory, release_memory
 from deploy.demo.model import SHAPES, Llama, load_checkpoint, save_checkpoint
 from deploy.demo.styles import style_phrases
 from deploy.demo.tokenizer import Encoder, train_tokenizer, write_tokenizer
@@ -40,22 +40,6 @@ IMPROVEMENTS: dict[str, Recipe] = {
     size: replace(RECIPES["large"], steps=2400, seed=seed, dropout=0.0, longest_cut=6)
     for size, seed in (("small", 31), ("medium", 32), ("large", 34))
 }
-
-
-def keep_memory() -> None:
-    """Tells glibc to keep freed memory: handing large buffers back and forth costs a quarter of the time."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        trim_threshold, mmap_max = -1, -4
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_max, 0)
-
-
-def release_memory() -> None:
-    """Gives freed memory back after all: kept for ever, its holes add up to several times what training needs."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def read_corpus() -> list[SplitIntent]:
@@ -92,8 +76,7 @@ def train_size(
 
     def publish() -> None:
         save_checkpoint(model, state / "tokenizer", models / size)
-        if trainer.chunk_number % 2 == 0:
-            release_memory()
+        release_memory()
 
     trainer.run(state / (f"{size}-improved" if improve else size), size, publish)
     publish()
