@@ -329,7 +329,7 @@ def wakes(core: EngineCore) -> threading.Event:
 def serve(
     core: EngineCore, arrivals: Sequence[tuple[int, Generate]], cancellations: dict[str, int] | None = None
 ) -> dict[str, Transcript]:
-    """Add and cancel requests at given steps and run until idle; the books must balance at the end."""
+    """Add and cancel requests at given steps and run until idle; the counts of blocks must add up at the end."""
     transcripts = {request.id: Transcript() for _, request in arrivals}
     step, last = 0, max((at for at, _ in arrivals), default=0)
     woken = wakes(core)

@@ -86,7 +86,7 @@ class OracleCheckpoint:
 
     @cached_property
     def constraints(self) -> Constraints:
-        """One for all engines of this checkpoint: its compiler has processes of its own."""
+        """Grammars of all engines of this checkpoint, which share one compiler and its processes."""
         info = self.runner(32, "cpu").info
         return Constraints(self._compiler, info.vocabulary)
 
@@ -292,7 +292,7 @@ class _Masks(LogitsProcessor):
         return torch.from_numpy(masked)
 
     def complete_after(self, tokens: list[int]) -> int:
-        """After how many tokens nothing can follow any more."""
+        """Return the number of tokens after which nothing can follow."""
         matcher = llguidance.LLMatcher(self._tokens, self._source)
         for count, token in enumerate(tokens, 1):
             assert matcher.consume_token(token)

@@ -1,4 +1,4 @@
-"""Requests that name a thing, with everything heard in return: it must not tell whether the thing exists."""
+"""Requests that name a resource, and all of the answers to them, which must not disclose whether it exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared parts of the tests of stored questions."""
+"""Functions and fixtures that tests of stored questions share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A bank without weights: an adapter marks every cell of its sectors, and each step checks that the marks are there.
 
-So it is noticed in the step in which it would have changed an answer if a sector is used for KV and an adapter at once,
-if an adapter is used that is not on the device, if a load ran into memory that was not its own, or if one that failed
-half-way left its marks to KV.
+A fault is therefore noticed in the step in which it would have changed an answer: a sector that is used for KV and an
+adapter at once, an adapter that is used but not on the device, a load that wrote to memory of others, or a load that
+failed half-way and left its marks in KV.
 """
 
 from __future__ import annotations

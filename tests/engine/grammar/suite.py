@@ -195,7 +195,7 @@ def table() -> str:
 
 
 def _item(text: str) -> str:
-    """One of a list, in lines of the length that prose has."""
+    """Return an item of a Markdown list, wrapped at the width of prose."""
     return textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the tests of limits."""
+"""Functions that tests of limits share."""
 
 from __future__ import annotations
 

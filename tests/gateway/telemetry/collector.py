@@ -1,4 +1,4 @@
-"""A collector that speaks OTLP over HTTP: keeps the spans that a real exporter sends it."""
+"""A collector that receives OTLP over HTTP and keeps the spans that a real exporter sends."""
 
 from __future__ import annotations
 
