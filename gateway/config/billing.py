@@ -34,12 +34,10 @@ class PriceSettings(Section, frozen=True):
 
     name: Annotated[
         str,
-        Meta(
-            min_length=1, max_length=128, description="A model, or an adapter; an adapter without one has its base's."
-        ),
+        Meta(min_length=1, max_length=128, description="Model or adapter; adapters without a price have the base's."),
     ]
-    input: Annotated[MicroDollars, Meta(description="Prompt tokens that were computed.")]
-    output: Annotated[MicroDollars, Meta(description="Generated tokens.")]
+    input: Annotated[MicroDollars, Meta(description="Price of prompt tokens that were computed.")]
+    output: Annotated[MicroDollars, Meta(description="Price of generated tokens.")]
     cached_input: Annotated[
-        MicroDollars | None, Meta(description="Prompt tokens found in the prefix cache; empty: as `input`.")
+        MicroDollars | None, Meta(description="Price of prompt tokens found in the prefix cache; empty: as `input`.")
     ] = None

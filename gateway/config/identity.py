@@ -24,25 +24,25 @@ class IssuerSettings(Section, frozen=True):
     """An identity provider (OpenID Connect, or anything that signs JWTs and publishes its keys)."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs.")]
-    issuer: Annotated[str, Meta(description="`iss` of its tokens, to the letter.")]
-    audience: Annotated[list[str], Meta(min_length=1, description="`aud` must name one of these.")]
+    issuer: Annotated[str, Meta(description="Value of `iss` in its tokens, letter by letter.")]
+    audience: Annotated[list[str], Meta(min_length=1, description="Values of which `aud` must name one.")]
     algorithms: Annotated[
         list[Algorithm], Meta(min_length=1, description="Signature algorithms that are accepted; no others are.")
     ] = msgspec.field(default_factory=lambda: ["RS256", "ES256"])
     jwks_url: Annotated[
         str | None,
-        Meta(description="Where its keys are; empty: asks `<issuer>/.well-known/openid-configuration`."),
+        Meta(description="Address of its keys; empty: the one that `<issuer>/.well-known/openid-configuration` names."),
     ] = None
-    tenant: Annotated[str | None, Meta(description="The tenant of all its tokens; or use `tenant_claim`.")] = None
-    tenant_claim: Annotated[str | None, Meta(description="Claim that says whose tenant a token is for.")] = None
+    tenant: Annotated[str | None, Meta(description="Tenant of all its tokens; or use `tenant_claim`.")] = None
+    tenant_claim: Annotated[str | None, Meta(description="Claim that names the tenant of a token.")] = None
     tenants: Annotated[
         dict[str, str],
-        Meta(description="Value of that claim -> tenant; empty: the value is the tenant's name."),
+        Meta(description="Tenant for each value of that claim; empty: the value is the tenant's name."),
     ] = msgspec.field(default_factory=dict)
     scopes_claim: Annotated[
         str, Meta(description="Claim with scopes, a list or a text with spaces; names that are no scopes are ignored.")
     ] = "scope"
-    scope_prefix: Annotated[str, Meta(description="What stands before our scopes there, such as `roundhouse:`.")] = ""
+    scope_prefix: Annotated[str, Meta(description="Prefix of our scopes in that claim, such as `roundhouse:`.")] = ""
     default_scopes: Annotated[list[Scope], Meta(description="Scopes of a token that names none of ours.")] = (
         msgspec.field(default_factory=lambda: ["chat", "models", "adapters"])
     )
@@ -54,11 +54,11 @@ class IssuerSettings(Section, frozen=True):
         Meta(
             max_length=64,
             pattern=r"^[\x21-\x7e]*$",
-            description="What stands before its `sub`s in names of users, such as `corp:`. Issuers of one tenant need "
-            "one each, so that the users of one are not those of the other.",
+            description="Prefix of its `sub`s in names of users, such as `corp:`. Issuers of one tenant need one "
+            "each, so that the users of one are not those of the other.",
         ),
     ] = ""
-    leeway: Annotated[float, Meta(ge=0, le=300, description="Seconds that clocks may differ.")] = 30.0
+    leeway: Annotated[float, Meta(ge=0, le=300, description="Seconds by which clocks may differ.")] = 30.0
     refresh: Annotated[Seconds, Meta(description="Seconds until its keys are read again.")] = 600.0
 
 
@@ -77,7 +77,7 @@ class EngineTlsSettings(Section, frozen=True):
         str | None, Meta(description="Authorities that sign engines' certificates (PEM); empty: the machine's.")
     ] = None
     cert: Annotated[str | None, Meta(description="This gateway's certificate (PEM).")] = None
-    key: Annotated[str | None, Meta(description="Its private key (PEM, without a password).")] = None
+    key: Annotated[str | None, Meta(description="Private key of that certificate (PEM, without a password).")] = None
 
     def files(self) -> Certificate | None:
         """Return the certificate files; None if none are configured.

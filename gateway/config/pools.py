@@ -17,7 +17,7 @@ TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 class PoolSettings(Section, frozen=True):
     """One tier: a model and the engines that serve it."""
 
-    tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
+    tier: Annotated[Tier, Meta(description="Tier that this pool answers for.")]
     name: Annotated[str, Meta(description="Public name of the model.")]
     model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
     engines: Annotated[
@@ -28,8 +28,8 @@ class PoolSettings(Section, frozen=True):
     quantize: Annotated[
         Literal["off", "int8", "w8a16", "int4"],
         Meta(
-            description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
-            "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
+            description="Format to which an engine that `serve` starts rounds weights while loading, for half or a "
+            "quarter of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
         ),
     ] = "off"
     kv_dtype: Annotated[
@@ -37,28 +37,28 @@ class PoolSettings(Section, frozen=True):
         Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
     ] = "auto"
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
-    kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
+    kv_tokens: Annotated[Positive, Meta(description="Tokens that the KV cache of its engine holds.")] = 32_768
     kv_host_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="Host memory for prefixes that its KV cache has no room for; 0: they are forgotten. For GPUs: "
-            "see [engine.md](engine.md#kv-in-host-memory).",
+            description="Bytes of host memory for prefixes that its KV cache has no room for; 0: they are forgotten. "
+            "For GPUs, see [engine.md](engine.md#kv-in-host-memory).",
         ),
     ] = 0
     max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
     step_tokens: Annotated[
         Positive,
-        Meta(description="Most tokens in one step: fewer let newcomers in sooner, more run long prompts faster."),
+        Meta(description="Most tokens in one step: fewer admit requests sooner, more compute prompts faster."),
     ] = 512
     policy: Annotated[
-        PolicyName, Meta(description="Who goes first in its engine, see [engine.md](engine.md#who-goes-first).")
+        PolicyName, Meta(description="Order of requests in its engine, see [engine.md](engine.md#who-goes-first).")
     ] = "fair"
     speculate: Annotated[
         Literal["off", "ngram", "draft", "auto"],
         Meta(
-            description="Speculative decoding of an engine that `serve` starts: guesses from the text itself (ngram), "
-            "by a draft model, or by whichever is better (auto). Answers stay the same."
+            description="Speculative decoding of an engine that `serve` starts: drafts from earlier text (ngram), "
+            "from a draft model (draft), or from whichever is better (auto). Answers stay the same."
         ),
     ] = "off"
     draft_model: Annotated[

@@ -17,8 +17,8 @@ class RouterSettings(Section, frozen=True):
     learnt: Annotated[
         bool,
         Meta(
-            description="Use the model of success for requests like those it was learnt from; the rest goes by "
-            "complexity."
+            description="Choose tiers by the model of success for requests like those that it was learnt from; others"
+            " by complexity."
         ),
     ] = True
     model: Annotated[
@@ -48,18 +48,18 @@ class RouterSettings(Section, frozen=True):
         Meta(
             ge=0,
             le=1,
-            description="Probability of a good answer that is given up for 1,000 tokens less in front; 0: queues do "
-            "not count.",
+            description="Probability of a good answer that the router gives up for a queue that is shorter by 1,000 "
+            "tokens; 0: queues do not count.",
         ),
     ] = 0.0
     sticky_seconds: Annotated[
-        float, Meta(ge=0, description="Seconds in which a conversation's tier does not fall; 0: it may.")
+        float, Meta(ge=0, description="Seconds in which a conversation gets no smaller tier; 0: it may.")
     ] = 1800.0
     escalate: Annotated[
         bool,
         Meta(
-            description="Have the next tier answer as well, once, where an answer for `auto` looks bad and another one "
-            "is worth its cost."
+            description="Let the next tier answer, once, where an answer for `auto` looks bad and another one is "
+            "worth its cost."
         ),
     ] = False
     escalate_hold: Annotated[
@@ -67,34 +67,34 @@ class RouterSettings(Section, frozen=True):
         Meta(
             ge=0,
             le=256,
-            description="Tokens of an answer that those who read along wait for, so that one which ends within them "
-            "can be given up, too; 0: none.",
+            description="First tokens of an answer that are held back from its readers, so that an answer which ends "
+            "within them can be replaced; 0: none.",
         ),
     ] = 0
     escalate_logprob: Annotated[
         Annotated[float, Meta(le=0)] | None,
         Meta(
-            description="Mean log-probability of its tokens below which an answer looks bad. Engines compute them for "
-            "it. Empty: never by that."
+            description="Mean log-probability of tokens below which an answer looks bad; engines compute "
+            "log-probabilities for it. Empty: not used."
         ),
     ] = None
     explore: Annotated[
-        float, Meta(ge=0, le=0.2, description="Share of `auto` whose tier is drawn, so that others are known too.")
+        float, Meta(ge=0, le=0.2, description="Share of `auto` whose tier is drawn, to learn about others.")
     ] = 0.0
     log_entries: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000_000,
-            description="Decisions of each tenant that are kept in Redis (about); 0: none are. They hold no text.",
+            description="Decisions of each tenant that are kept in Redis (about); 0: none. They hold no text.",
         ),
     ] = 10_000
-    breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
-    breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
+    breaker_failures: Annotated[Positive, Meta(description="Failures in a row that exclude an engine.")] = 3
+    breaker_seconds: Annotated[Seconds, Meta(description="Seconds after which such an engine is tried again.")] = 10.0
     replica_beta: Annotated[
-        float, Meta(ge=0, le=100, description="What a replica's load counts beside the prompt that it knows.")
+        float, Meta(ge=0, le=100, description="Weight of a replica's load against its cached prompt tokens.")
     ] = 1.0
     replica_window: Annotated[
         float,
-        Meta(ge=0, le=100, description="How much busier than the least loaded replica one may be, in mean loads."),
+        Meta(ge=0, le=100, description="Most load above the least loaded replica's, in mean loads."),
     ] = 2.0

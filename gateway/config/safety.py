@@ -28,26 +28,26 @@ class SafetyPolicy(Section, frozen=True):
     input: Annotated[
         dict[_RuleName, Action],
         Meta(
-            description="What to do with what clients send, by rule: redact (models see a replacement), block (refuse "
-            "the request) or flag (only write it down)."
+            description="What to do with findings in requests, by rule: redact (models see a replacement), block "
+            "(refuse the request) or flag (only record it)."
         ),
     ] = {}
     output: Annotated[
         dict[_RuleName, Action],
-        Meta(description="What to do with what models answer: redact, block (the answer ends there) or flag."),
+        Meta(description="What to do with findings in answers: redact, block (end the answer) or flag."),
     ] = {}
 
 
 class SafetyPattern(Section, frozen=True):
     """A rule of your own: a regular expression."""
 
-    name: Annotated[_RuleName, Meta(description="Of the rule.")]
+    name: Annotated[_RuleName, Meta(description="Name of the rule.")]
     pattern: Annotated[
         str,
         Meta(
             min_length=1,
             max_length=1024,
-            description="In RE2's syntax, without ^ and $; a match has at most 512 characters, which are held back.",
+            description="Expression of RE2, without ^ and $; a match has at most 512 characters, which are held back.",
         ),
     ]
 

@@ -12,9 +12,9 @@ from gateway.records.section import Positive, Seconds, Section, SettingsError
 class EmbedderSettings(Section, frozen=True):
     """Sentence embeddings, computed in a process of its own, see [caching.md](caching.md#embeddings)."""
 
-    enabled: Annotated[bool, Meta(description="Have one: `serve` starts it once the chat is ready.")] = True
+    enabled: Annotated[bool, Meta(description="Run the embedder: `serve` starts it once the chat is ready.")] = True
     address: Annotated[
-        str | None, Meta(description="unix:// address of one that runs already; empty: `serve` starts one.")
+        str | None, Meta(description="Address (unix://) of an embedder that runs already; empty: `serve` starts one.")
     ] = None
     model: Annotated[
         str,
@@ -23,12 +23,12 @@ class EmbedderSettings(Section, frozen=True):
             "all-MiniLM-L6-v2, which is installed and needs no network."
         ),
     ] = ""
-    name: Annotated[str, Meta(description="What clients call it; empty: the end of its directory's or own name.")] = ""
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device on which it runs.")] = "cpu"
-    threads: Annotated[Positive, Meta(description="Its CPU threads.")] = 1
-    queue: Annotated[int, Meta(ge=64, description="Most texts that wait for it; more are refused.")] = 4096
+    name: Annotated[str, Meta(description="Name of the model for clients; empty: the last part of `model`.")] = ""
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device that the embedder runs on.")] = "cpu"
+    threads: Annotated[Positive, Meta(description="CPU threads of the embedder.")] = 1
+    queue: Annotated[int, Meta(ge=64, description="Most texts that wait for the embedder; more are refused.")] = 4096
     timeout: Annotated[
-        Seconds, Meta(description="Seconds that a turn waits for its embedding; a later one is a miss.")
+        Seconds, Meta(description="Seconds that a turn waits for its embedding; without it the turn is a miss.")
     ] = 0.1
     dimensions: Annotated[
         list[int],
@@ -46,7 +46,7 @@ class SemanticCacheSettings(Section, frozen=True):
     """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
 
     enabled: Annotated[
-        bool, Meta(description="Look for them; needs the embedder and `cache.enabled`. The embedded demo has it on.")
+        bool, Meta(description="Use this cache; needs the embedder and `cache.enabled`. The embedded demo has it on.")
     ] = False
     delta: Annotated[
         Delta,
@@ -54,14 +54,14 @@ class SemanticCacheSettings(Section, frozen=True):
     ] = 0.02
     tenants: Annotated[
         dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Delta],
-        Meta(description="The same by tenant, instead of `delta`; 0 switches it off."),
+        Meta(description="`delta` of single tenants; 0 switches the cache off."),
     ] = {}
     max_questions_per_tenant: Annotated[
-        int, Meta(ge=4, description="Questions of one tenant; oldest go first. One partition has a quarter at most.")
+        int, Meta(ge=4, description="Most questions of one tenant; oldest go first. A partition has a quarter at most.")
     ] = 10_000
     embedding_ttl: Annotated[Seconds, Meta(description="Seconds Redis keeps the embedding of a question.")] = 86_400.0
     max_embedding_bytes_per_tenant: Annotated[
-        Positive, Meta(description="Bytes of one tenant's embeddings in Redis; oldest go first.")
+        Positive, Meta(description="Most bytes of one tenant's embeddings in Redis; the oldest are deleted first.")
     ] = 16_777_216
 
     def delta_of(self, tenant: str) -> float:

@@ -58,13 +58,13 @@ class ServerSettings(Section, frozen=True):
     allowed_origins: Annotated[
         list[str],
         Meta(
-            description="Origins whose pages may open a WebSocket or get a ticket; its own always may. "
-            "A server that listens on a loopback address answers to these names too, for a proxy in front of it."
+            description="Origins whose pages may open a WebSocket or get a ticket, besides the server's own. A server"
+            " that listens on a loopback address also answers to these names, for a proxy in front of it."
         ),
     ] = []
     max_message_bytes: Annotated[Positive, Meta(description="Largest WebSocket message or request body.")] = 1_048_576
-    max_connections: Annotated[Positive, Meta(description="Open WebSockets of this process; more get 503.")] = 10_000
-    max_connections_per_tenant: Annotated[Positive, Meta(description="Open WebSockets of one tenant.")] = 1_000
+    max_connections: Annotated[Positive, Meta(description="Most WebSockets of this process; more get 503.")] = 10_000
+    max_connections_per_tenant: Annotated[Positive, Meta(description="Most open WebSockets of one tenant.")] = 1_000
     idle_timeout: Annotated[Seconds, Meta(description="Seconds a socket without a turn may stay silent.")] = 600.0
     first_message_timeout: Annotated[
         Seconds, Meta(description="Seconds a new socket may wait before its first message.")
@@ -77,7 +77,7 @@ class ServerSettings(Section, frozen=True):
         list[str],
         Meta(
             description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are "
-            "believed; otherwise all their clients count as one where addresses matter."
+            "trusted. All clients of another proxy count as one address."
         ),
     ] = []
     failed_keys_per_minute: Annotated[
@@ -87,7 +87,7 @@ class ServerSettings(Section, frozen=True):
         30.0
     )
     watch_config: Annotated[
-        bool, Meta(description="Take over the configuration file whenever it changes, as after SIGHUP.")
+        bool, Meta(description="Read the configuration file again whenever it changes, as after SIGHUP.")
     ] = False
 
 
@@ -100,22 +100,22 @@ class TurnSettings(Section, frozen=True):
     retention: Annotated[
         Seconds, Meta(description="Seconds a gateway process keeps a finished response in its memory.")
     ] = 600.0
-    max_retained: Annotated[Positive, Meta(description="Finished responses kept by one gateway process.")] = 10_000
+    max_retained: Annotated[Positive, Meta(description="Most finished responses that a gateway keeps.")] = 10_000
     store_ttl: Annotated[
         Seconds,
         Meta(description="Seconds Redis keeps a stored response, which any gateway can then read, resume or continue."),
     ] = 86_400.0
     max_stored_per_tenant: Annotated[
-        Positive, Meta(description="Stored responses of one tenant in Redis; the oldest go first.")
+        Positive, Meta(description="Most stored responses of one tenant in Redis; the oldest are deleted first.")
     ] = 10_000
     max_stored_bytes_per_tenant: Annotated[
         int, Meta(ge=4 * 1024 * 1024, description="Bytes of these; the oldest go first. A response has 4 MiB at most.")
     ] = 64 * 1024 * 1024
     checkpoint_interval: Annotated[
         Seconds,
-        Meta(description="Seconds between two checkpoints of a long answer, for others to read if this gateway dies."),
+        Meta(description="Seconds between checkpoints of a long answer, for other gateways if this one dies."),
     ] = 2.0
-    max_concurrent_per_connection: Annotated[Positive, Meta(description="Running turns of one WebSocket.")] = 32
+    max_concurrent_per_connection: Annotated[Positive, Meta(description="Most running turns of one WebSocket.")] = 32
     coalesce_window: Annotated[
         float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")
     ] = 0.03
@@ -135,7 +135,7 @@ class RedisSettings(Section, frozen=True):
     """The Redis that holds limits, caches and statistics."""
 
     url: Annotated[
-        str | None, Meta(description="redis://, rediss:// or unix:// address; empty: `serve` starts one of its own.")
+        str | None, Meta(description="redis://, rediss:// or unix:// address; empty: `serve` starts a Redis.")
     ] = None
     timeout: Annotated[Seconds, Meta(description="Seconds one command may take before it counts as failed.")] = 0.05
     data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
@@ -148,17 +148,17 @@ class LimitSettings(Quota, frozen=True, omit_defaults=False):
     output_tokens_per_minute: Annotated[Rate | None, Meta(description="Output tokens per minute.")] = 600_000
     burst_seconds: Annotated[
         BurstSeconds | None,
-        Meta(description="How much may be used at once: what the rates allow in so many seconds."),
+        Meta(description="Seconds of the rates that may be used at once."),
     ] = 60
     on_redis_down: Annotated[
         Literal["allow_local", "deny"],
         Meta(description="Without Redis: limit within this process (allow_local) or refuse (deny)."),
     ] = "allow_local"
     soft_limit: Annotated[
-        float, Meta(gt=0, le=1, description="Part of a limit from which clients are warned before it bites.")
+        float, Meta(gt=0, le=1, description="Part of a limit that may be used before clients are warned.")
     ] = 0.8
     expected_quantile: Annotated[
-        float, Meta(gt=0, le=1, description="Part of answers that are not longer than what the mode expected reserves.")
+        float, Meta(gt=0, le=1, description="Share of answers that are no longer than what the mode expected reserves.")
     ] = 0.95
 
 
@@ -169,7 +169,7 @@ class ApiKeySettings(Section, frozen=True):
     sha256: Annotated[
         str, Meta(pattern="^[0-9a-f]{64}$", description="Hex SHA-256 of the key: `printf %s KEY | sha256sum`.")
     ]
-    scopes: Annotated[list[Scope], Meta(description="What it may do, see [identity.md](identity.md#scopes).")] = (
+    scopes: Annotated[list[Scope], Meta(description="Scopes of the key, see [identity.md](identity.md#scopes).")] = (
         msgspec.field(default_factory=lambda: ["chat", "models", "adapters"])
     )
     operator: Annotated[bool, Meta(description="Whether its admin scopes reach every tenant, not only its own.")] = (
@@ -183,10 +183,10 @@ class TenantSettings(Section, frozen=True):
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
     keys: Annotated[list[ApiKeySettings], Meta(description="Keys that act for this tenant.")] = []
     limits: Annotated[
-        Quota | None, Meta(description="Limits of this tenant; what is left out is as in `[limits]`.")
+        Quota | None, Meta(description="Limits of this tenant; those that are left out are as in `[limits]`.")
     ] = None
     weight: Annotated[
-        float, Meta(ge=0.01, le=100, description="Share of an engine beside other tenants of the same class.")
+        float, Meta(ge=0.01, le=100, description="Share of an engine, relative to other tenants of the same class.")
     ] = 1.0
     service: Annotated[
         ServiceClass,
@@ -194,7 +194,7 @@ class TenantSettings(Section, frozen=True):
     ] = "standard"
     services: Annotated[
         list[ServiceClass],
-        Meta(description="Classes it may ask for beside its own: `service_tier` `priority` is premium, `flex` batch."),
+        Meta(description="Classes to ask for beside its own: `service_tier` `priority` is premium, `flex` batch."),
     ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
 
 
@@ -208,7 +208,7 @@ class AdapterSettings(Section, frozen=True):
             "Engines that `serve` does not start need the same with `--adapters`."
         ),
     ] = None
-    poll: Annotated[Seconds, Meta(description="Seconds between two looks for changed names.")] = 0.5
+    poll: Annotated[Seconds, Meta(description="Seconds between two reads of the registry's names.")] = 0.5
     sources: Annotated[
         list[str],
         Meta(
@@ -231,8 +231,8 @@ class AdminSettings(Section, frozen=True):
     listen: Annotated[
         str | None,
         Meta(
-            description="`host:port` or `unix:/path` where it is served alone; empty: at `/admin` beside everything "
-            "else."
+            description="Listener of the admin API alone (`host:port` or `unix:/path`); empty: it is served at "
+            "`/admin` beside everything else."
         ),
     ] = None
 

@@ -12,7 +12,7 @@ from gateway.records.section import Positive, Section
 class LogSettings(Section, frozen=True):
     """Structured logs on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least level logged.")] = "info"
     format: Annotated[
         Literal["auto", "json", "console"],
         Meta(description="JSON lines for machines, or text for people; auto is text where a terminal shows it."),
@@ -28,10 +28,10 @@ class TelemetrySettings(Section, frozen=True):
     sample_ratio: Annotated[float, Meta(ge=0, le=1, description="Share of traces that are kept.")] = 1.0
     follow_caller: Annotated[
         bool,
-        Meta(description="Keep what a caller's `traceparent` says is kept; only where callers are trusted."),
+        Meta(description="Keep the traces that a caller's `traceparent` asks to keep; only for trusted callers."),
     ] = False
     capture_content: Annotated[
-        bool, Meta(description="Write what clients and models say into spans. Off: no trace holds text.")
+        bool, Meta(description="Write texts of clients and models into spans; without it no trace holds text.")
     ] = False
     content_characters: Annotated[
         Positive, Meta(description="Characters of each side of a turn that a span holds, if it holds them.")

@@ -160,8 +160,8 @@ class Price(Record, frozen=True, kw_only=True):
     IDENTITY = "name"
 
     name: Annotated[PublicName, Meta(description="Of a model or an adapter.")]
-    input: Annotated[MicroDollars, Meta(description="Prompt tokens that were computed.")]
-    output: Annotated[MicroDollars, Meta(description="Generated tokens.")]
+    input: Annotated[MicroDollars, Meta(description="Price of prompt tokens that were computed.")]
+    output: Annotated[MicroDollars, Meta(description="Price of generated tokens.")]
     cached_input: Annotated[
         MicroDollars | None, Meta(description="Prompt tokens found in the prefix cache; null: as `input`.")
     ] = None

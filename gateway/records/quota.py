@@ -26,7 +26,7 @@ class Quota(Section, frozen=True, omit_defaults=True):
     output_tokens_per_minute: Annotated[Rate | None, Meta(description="Output tokens per minute.")] = None
     burst_seconds: Annotated[
         Seconds | None,
-        Meta(description="How much may be used at once: what the rates allow in so many seconds."),
+        Meta(description="Seconds of the rates that may be used at once."),
     ] = None
     concurrent_turns: Annotated[Count | None, Meta(description="Turns that run at the same time.")] = None
     open_sockets: Annotated[Count | None, Meta(description="Open WebSockets of all gateways together.")] = None
@@ -40,8 +40,8 @@ class Quota(Section, frozen=True, omit_defaults=True):
     mode: Annotated[
         Mode | None,
         Meta(
-            description="What a turn reserves: strict is its output limit, so nothing is ever overshot; expected is "
-            "what such turns mostly write, so more of them fit."
+            description="What a turn reserves for its answer: strict reserves the output limit, so that no limit is "
+            "exceeded; expected reserves what such answers mostly need, so that more turns run."
         ),
     ] = None
 

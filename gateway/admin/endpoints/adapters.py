@@ -58,7 +58,7 @@ _MAX_REQUEST_BYTES = 64 * 1024
 
 @endpoints.get("/adapters", access=Access.FILTERED)
 async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
-    """Adapters that the caller's tenant may use; all, for operators."""
+    """List the adapters that the caller's tenant may use; all of them for operators."""
     names = await pointers(call)
     after = cursors.decode("adapters", query.cursor)
     shown = [name for name in sorted(names) if name > after and sees(call, names[name])]
@@ -69,7 +69,7 @@ async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
 
 @endpoints.get("/adapters/{adapter}", access=Access.FILTERED, versioned=True)
 async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
-    """One adapter, and what is in its version."""
+    """Show an adapter, and what its version contains."""
     pointer = await pointer_of(call, path.adapter)
     manifest = await in_registry(call.gateway.adapters.registry.manifest, pointer.version)
     return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
@@ -171,7 +171,7 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
 
 @endpoints.delete("/adapters/{adapter}", access=Access.FILTERED, versioned=True, raises=[Conflict])
 async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
-    """Forget a name.
+    """Delete a name.
 
     Running turns finish. The version stays in the registry until it is pruned there.
     """

@@ -57,13 +57,13 @@ class AuditExport(Input, frozen=True):
 
 @endpoints.get("/audit", access=Access.OPERATOR)
 async def list_entries(call: Call, query: Page) -> Answer[AuditList]:
-    """Entries, the newest first."""
+    """List entries, the newest first."""
     return Answer(await _page(call, query, None))
 
 
 @endpoints.get("/tenants/{tenant}/audit", access=Access.TENANT)
 async def list_tenant_entries(call: Call, path: TenantPath, query: Page) -> Answer[AuditList]:
-    """Entries of changes to what belongs to one tenant, the newest first.
+    """List entries that concern one tenant, the newest first.
 
     A page may hold fewer entries than asked for, even none, and still have a next one.
     """
@@ -81,7 +81,7 @@ async def verify_log(call: Call) -> Answer[AuditVerification]:
 
 @endpoints.get("/audit/export", access=Access.OPERATOR, produces=JSON_LINES)
 async def export_log(call: Call, query: AuditExport) -> Response:
-    """All entries, oldest first, as JSON Lines that `roundhouse audit verify` can check."""
+    """Export all entries, oldest first, as JSON Lines that `roundhouse audit verify` can check."""
 
     async def lines() -> AsyncIterator[bytes]:
         async for logged in call.gateway.directory.audit.entries(after=query.after):

@@ -67,27 +67,27 @@ class CacheStatistics(Struct, frozen=True):
 
 @endpoints.get("/cache", access=Access.OPERATOR)
 async def list_statistics(call: Call, query: CachePeriod) -> Answer[CacheStatistics]:
-    """Cache statistics of all tenants that have any."""
+    """Show cache statistics of all tenants that have any."""
     found = await read(call.gateway.redis, hours=query.hours)
     return Answer(CacheStatistics([_counters(name, query.hours, sums) for name, sums in sorted(found.items())]))
 
 
 @endpoints.get("/tenants/{tenant}/cache", access=Access.TENANT)
 async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> Answer[CacheCounters]:
-    """Cache statistics of one tenant."""
+    """Show cache statistics of a tenant."""
     found = await read(call.gateway.redis, hours=query.hours, tenant=path.tenant)
     return Answer(_counters(path.tenant, query.hours, found[path.tenant]))
 
 
 @endpoints.get("/tenants/{tenant}/cache/answers", access=Access.TENANT)
 async def list_stored_answers(call: Call, path: TenantPath, query: AnswersShown) -> Answer[Holding]:
-    """Answers that the response cache holds of a tenant, without their texts."""
+    """List the stored answers of a tenant, without their texts."""
     return Answer(await holding(call.gateway.redis, path.tenant, limit=query.limit))
 
 
 @endpoints.delete("/tenants/{tenant}/cache/answers/{digest}", access=Access.TENANT, raises=[NotFound, Conflict])
 async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
-    """Forget one stored answer, at once and on every gateway."""
+    """Delete a stored answer, at once and on every gateway."""
     replayed = await call.note("cache.delete", path.digest, path.tenant, once=call.once(None))
     if not await call.gateway.response_cache.remove(path.tenant, path.digest) and not replayed:
         raise NotFound(f"digest: no stored answer {path.digest}")
@@ -105,7 +105,7 @@ async def revoke_answer(call: Call, path: TenantPath, query: Revocation) -> Answ
 
 @endpoints.post("/tenants/{tenant}/cache/invalidate", access=Access.TENANT, status=204, raises=[Conflict])
 async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) -> Answer[None]:
-    """Forget all stored answers of a tenant, or those with a tag, at once and on every gateway."""
+    """Delete all stored answers of a tenant, or those with a tag, at once and on every gateway."""
     changes = {} if query.tag is None else {"tag": [None, query.tag]}
     replayed = await call.note("cache.invalidate", path.tenant, path.tenant, changes=changes, once=call.once(query))
     # Also if an earlier attempt is in the log: it may have failed after that, and twice does no harm.

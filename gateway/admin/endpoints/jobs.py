@@ -27,7 +27,7 @@ class JobList(Struct, frozen=True):
 
 @endpoints.get("/jobs", access=Access.FILTERED)
 async def list_jobs(call: Call, query: Page) -> Answer[JobList]:
-    """Jobs of the last day, the newest first."""
+    """List jobs of the last day, the newest first."""
     tenant = None if call.principal.operator else call.principal.tenant
     listing = f"jobs:{tenant or ''}"
     page = await call.gateway.jobs.list(tenant, after=cursors.decode(listing, query.cursor), limit=query.limit)
@@ -36,7 +36,7 @@ async def list_jobs(call: Call, query: Page) -> Answer[JobList]:
 
 @endpoints.get("/jobs/{job}", access=Access.FILTERED)
 async def show_job(call: Call, path: JobPath) -> Answer[RegistrationJob]:
-    """One job."""
+    """Show a job."""
     job = await call.gateway.jobs.get(path.job)
     if job is None or not (call.principal.operator or job.tenant == call.principal.tenant):
         raise NotFound(f"no job has the id {path.job!r}, or it is more than a day old")

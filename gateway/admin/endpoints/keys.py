@@ -74,7 +74,7 @@ class Rotation(Input, frozen=True):
 
 @endpoints.get("/tenants/{tenant}/keys", access=Access.TENANT)
 async def list_keys(call: Call, path: TenantPath, query: Page) -> Answer[KeyList]:
-    """Keys of a tenant, without the keys themselves."""
+    """List the keys of a tenant, without the keys themselves."""
     states, following = await records.page_of(call, Key, query, KeyState, tenant=path.tenant)
     return Answer(KeyList(await _with_last_use(call, path.tenant, states), following))
 
@@ -98,7 +98,7 @@ async def create_key(call: Call, path: TenantPath, body: Any) -> Answer[NewKeySh
 
 @endpoints.get("/tenants/{tenant}/keys/{key}", access=Access.TENANT, versioned=True)
 async def show_key(call: Call, path: KeyPath) -> Answer[KeyState]:  # type: ignore[valid-type]
-    """One key, without the key itself."""
+    """Show a key, without the key itself."""
     answer = records.answer(await records.find(call, Key, path.key, tenant=path.tenant), KeyState)
     (state,) = await _with_last_use(call, path.tenant, [answer.body])
     return dataclasses.replace(answer, body=state)
@@ -129,7 +129,7 @@ async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]: 
     example={"overlap_seconds": 3600},
 )
 async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKeyShown]:
-    """Make a new key in the place of one, which works on for a while.
+    """Replace a key by a new one; the old one still works for a while.
 
     The new key has the old one's user, scopes and quota, and limits count both together. It expires when this request
     says, whatever the old one did.

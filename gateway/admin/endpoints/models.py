@@ -41,13 +41,13 @@ class ModelList(Struct, frozen=True):
 
 @endpoints.get("/models", access=Access.FILTERED)
 async def list_models(call: Call) -> Answer[ModelList]:
-    """Models that the caller's tenant may use; all, for operators."""
+    """List the models that the caller's tenant may use; all of them for operators."""
     return Answer(ModelList([_model(call, pool) for pool in _visible(call)]))
 
 
 @endpoints.get("/models/{public_name:path}", access=Access.FILTERED)
 async def show_model(call: Call, path: PublicNamePath) -> Answer[ModelState]:
-    """One model."""
+    """Show a model."""
     for pool in _visible(call):
         if pool.name == path.public_name:
             return Answer(_model(call, pool))

@@ -83,20 +83,20 @@ class PoolList(Struct, frozen=True):
 
 @endpoints.get("/pools", access=Access.OPERATOR)
 async def list_pools(call: Call) -> Answer[PoolList]:
-    """All pools with their replicas, as this gateway sees them."""
+    """List all pools with their replicas, as this gateway sees them."""
     controls = call.gateway.view.replicas()
     return Answer(PoolList([_pool(pool, controls) for pool in call.gateway.engines.pools]))
 
 
 @endpoints.get("/pools/{pool}", access=Access.OPERATOR)
 async def show_pool(call: Call, path: PoolPath) -> Answer[PoolState]:
-    """One pool."""
+    """Show a pool."""
     return Answer(_pool(_find(call, path.pool), call.gateway.view.replicas()))
 
 
 @endpoints.get("/pools/{pool}/replicas/{replica}", access=Access.OPERATOR, versioned=True)
 async def show_replica(call: Call, path: ReplicaPath) -> Answer[ReplicaState]:
-    """One replica."""
+    """Show a replica."""
     engine = _engine(call, path)
     return _answer(engine, await _control(call, engine))
 

@@ -28,7 +28,7 @@ class PriceList(Struct, frozen=True):
 
 @endpoints.get("/prices", access=Access.OPERATOR)
 async def list_prices(call: Call, query: Page) -> Answer[PriceList]:
-    """All prices, those of the configuration file among them."""
+    """List all prices, those of the configuration file included."""
     return Answer(PriceList(*await records.page_of(call, Price, query, PriceState)))
 
 
@@ -47,7 +47,7 @@ async def create_price(call: Call, body: Any) -> Answer[PriceState]:  # type: ig
 
 @endpoints.get("/prices/{public_name:path}", access=Access.OPERATOR, versioned=True)
 async def show_price(call: Call, path: PublicNamePath) -> Answer[PriceState]:  # type: ignore[valid-type]
-    """One price."""
+    """Show a price."""
     return records.answer(await records.find(call, Price, path.public_name), PriceState)
 
 

@@ -107,7 +107,7 @@ class RouteList(Struct, frozen=True):
 
 @endpoints.get("/routes", access=Access.OPERATOR)
 async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
-    """All routes."""
+    """List all routes."""
     return Answer(RouteList(*await records.page_of(call, Route, query, RouteState)))
 
 
@@ -130,13 +130,13 @@ async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ig
 
 @endpoints.get("/routes/{public_name:path}", access=Access.OPERATOR, versioned=True)
 async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
-    """One route."""
+    """Show a route."""
     return records.answer(await records.find(call, Route, path.public_name), RouteState)
 
 
 @endpoints.get("/trials/{public_name:path}", access=Access.OPERATOR)
 async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
-    """How a route's canaries and its shadow do beside its first target, by what all gateways have counted."""
+    """Compare a route's canaries and shadow with its first target, by the counts of all gateways."""
     route = await records.find(call, Route, path.public_name)
     with directory_needed():
         found = await read(call.gateway.redis, route)

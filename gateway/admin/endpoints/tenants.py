@@ -40,7 +40,7 @@ class TenantQuotas(Input, frozen=True):
 
 @endpoints.get("/tenants", access=Access.FILTERED)
 async def list_tenants(call: Call, query: Page) -> Answer[TenantList]:
-    """Tenants, those of the configuration file among them; an admin of one sees that one."""
+    """List tenants, those of the configuration file included; an admin of one sees that one."""
     if not call.principal.operator:
         own = await records.find(call, Tenant, call.principal.tenant)
         return Answer(TenantList([shapes.shown(own, TenantState)], None))
@@ -62,7 +62,7 @@ async def create_tenant(call: Call, body: Any) -> Answer[TenantState]:  # type: 
 
 @endpoints.get("/tenants/{tenant}", access=Access.TENANT, versioned=True)
 async def show_tenant(call: Call, path: TenantPath) -> Answer[TenantState]:  # type: ignore[valid-type]
-    """One tenant."""
+    """Show a tenant."""
     return records.answer(await records.find(call, Tenant, path.tenant), TenantState)
 
 
@@ -88,7 +88,7 @@ async def delete_tenant(call: Call, path: TenantPath) -> Answer[None]:
 
 @endpoints.get("/tenants/{tenant}/quotas", access=Access.TENANT, versioned=True)
 async def show_quotas(call: Call, path: TenantPath) -> Answer[TenantQuotas]:
-    """What a tenant may use. The ETag is the tenant's."""
+    """Show what a tenant may use. The ETag is the tenant's."""
     return _quotas(await records.find(call, Tenant, path.tenant))
 
 

@@ -64,13 +64,13 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
 @endpoints.get("/usage", access=Access.OPERATOR)
 async def report_usage(call: Call, query: AllUsageQuery) -> Answer[UsageReport]:
-    """Usage of all tenants."""
+    """Report usage of all tenants."""
     return await _report(call, query, query.tenant)
 
 
 @endpoints.get("/tenants/{tenant}/usage", access=Access.TENANT)
 async def report_tenant_usage(call: Call, path: TenantPath, query: UsageQuery) -> Answer[UsageReport]:
-    """Usage of one tenant."""
+    """Report usage of a tenant."""
     return await _report(call, query, path.tenant)
 
 

@@ -34,7 +34,7 @@ class UserList(Struct, frozen=True):
 
 @endpoints.get("/tenants/{tenant}/users", access=Access.TENANT)
 async def list_users(call: Call, path: TenantPath, query: Page) -> Answer[UserList]:
-    """Users of a tenant."""
+    """List the users of a tenant."""
     return Answer(UserList(*await records.page_of(call, User, query, UserState, tenant=path.tenant)))
 
 
@@ -54,7 +54,7 @@ async def create_user(call: Call, path: TenantPath, body: Any) -> Answer[UserSta
 
 @endpoints.get("/tenants/{tenant}/users/{user}", access=Access.TENANT, versioned=True)
 async def show_user(call: Call, path: UserPath) -> Answer[UserState]:  # type: ignore[valid-type]
-    """One user."""
+    """Show a user."""
     return records.answer(await records.find(call, User, path.user, tenant=path.tenant), UserState)
 
 

@@ -13,7 +13,7 @@ class AnswerMetrics:
     def __init__(self, registry: MetricRegistry) -> None:
         self._first_token = registry.histogram(
             "roundhouse_time_to_first_token_seconds",
-            "From the arrival of a turn to its first text.",
+            "Time from the arrival of a turn to its first text.",
             "tier cache",
             buckets=LATENCY,
         )
@@ -25,7 +25,7 @@ class AnswerMetrics:
         )
         self._queue = registry.histogram(
             "roundhouse_engine_queue_seconds",
-            "From the arrival of a request in an engine to its first step.",
+            "Time from the arrival of a request in an engine to its first step.",
             "tier",
             buckets=LATENCY,
         )

@@ -20,18 +20,18 @@ _GAUGES = {
     "step_seconds": "Moving average of one step's duration.",
     "host_blocks": "KV blocks that fit into host memory.",
     "host_free_blocks": "KV blocks in host memory that hold nothing.",
-    "host_cached_blocks": "KV blocks in host memory that nobody loads just now.",
+    "host_cached_blocks": "KV blocks in host memory that no request is loading.",
 }
 _COUNTERS = {
     "adapter_loads": "Adapters copied to the device.",
-    "adapter_evictions": "Adapters that have lost their place on the device.",
+    "adapter_evictions": "Adapters evicted from the device.",
     "preemptions": "Requests preempted.",
     "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
-    "host_hit_tokens": "Those of the prefix hits that came from host memory.",
-    "host_saved_bytes": "KV copied to host memory.",
-    "host_loaded_bytes": "KV copied back to the device.",
-    "drafted_tokens": "Tokens guessed by speculative decoding.",
-    "accepted_tokens": "Guessed tokens that were right.",
+    "host_hit_tokens": "Prompt tokens found in the prefix cache that came from host memory.",
+    "host_saved_bytes": "Bytes of KV copied to host memory.",
+    "host_loaded_bytes": "Bytes of KV copied back to the device.",
+    "drafted_tokens": "Tokens drafted by speculative decoding.",
+    "accepted_tokens": "Drafted tokens that the model accepted.",
 }
 """Counted by the engine since it started, so that they begin at 0 again when it restarts."""
 

@@ -27,7 +27,7 @@ class BackgroundMetrics:
     def __init__(self, registry: MetricRegistry) -> None:
         self._failures = registry.counter(
             "roundhouse_background_failures",
-            "Unexpected exceptions in background work, which goes on or is begun again, by work.",
+            "Unexpected exceptions in background work, which goes on or starts again, by work.",
             "work",
         )
 

@@ -22,7 +22,7 @@ class RedisMetrics:
         self._redis_up = registry.gauge("roundhouse_redis_up", "Whether Redis answered the last time it was asked.")()
         self._ledger_lag = registry.gauge(
             "roundhouse_ledger_lag_seconds",
-            "Since Redis last took every entry of the usage ledger, while some wait for it.",
+            "Seconds since Redis last had every entry of the usage ledger, while some wait for it.",
         )()
         self._ledger_dropped: Callable[[], float] = lambda: 0
         registry.read_counter(
@@ -32,7 +32,7 @@ class RedisMetrics:
         )
         self._directory_age = registry.gauge(
             "roundhouse_directory_age_seconds",
-            "Since tenants, keys and prices in Redis were last known to be as this gateway sees them.",
+            "Seconds since this gateway last knew tenants, keys and prices as Redis has them.",
         )()
 
     def answered(self, seconds: float, failed: bool) -> None:

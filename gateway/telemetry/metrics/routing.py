@@ -62,7 +62,7 @@ class TrialMetrics:
     def __init__(self, registry: MetricRegistry) -> None:
         self._canaries_out = registry.counter(
             "roundhouse_canaries_out",
-            "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
+            "Canaries taken out of routes because they did worse, by signal (error, slow, poor).",
             "signal",
         )
         self._shadow_copies = registry.counter(

@@ -36,7 +36,7 @@ class TurnMetrics:
         )
         overhead = registry.histogram(
             "roundhouse_overhead_seconds",
-            "Time of a turn in the gateway itself, by stage; all: together.",
+            "Time that the gateway itself adds to a turn, by stage; `all` is their sum.",
             "stage",
             buckets=_OVERHEAD_SECONDS,
         )
