@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
-from engine.checkpoint.rope import RopeParameters, read_rope, rotated_layers
+from engine.checkpoint.rope import RopeParameters, read_rope, read_ropes
 from engine.checkpoint.stored_config import GenerationConfig, Positive, StoredConfig, read_file
 from engine.checkpoint.windows import read_windows
 from engine.wire import RopeRegimes
@@ -26,13 +26,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Activations by their names in transformers; the last two are one function."""
-
-_SERVED_OF_MIXTURES: dict[str, tuple[object, ...]] = {
-    "norm_topk_prob": (True,),
-    "decoder_sparse_step": (1,),
-    "mlp_only_layers": ([], None),
-}
-"""Values that are served of options of mixtures whose experts have a width of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +46,10 @@ class ModelConfig:
     mlp_bias: bool
     activation: Activation
     qk_norm: bool
+    norm_names: tuple[str, ...]
+    """A layer's norms before attention and before the MLP; if there are four, also those of what each of them gives."""
+    norm_offset: float
+    """What is added to the stored weights of all norms."""
     tied_embeddings: bool
     windows: tuple[int | None, ...]
     """Attention window of each layer: positions that a token sees, itself included; None is all."""
@@ -98,7 +95,7 @@ class ModelConfig:
         head_dim = raw.head_dim or family.default_head_dim or raw.hidden_size // heads
         factors = _factors(raw, family, head_dim)
         rope = read_rope(raw, family, head_dim)
-        rotated = rotated_layers(raw) if family.skips_rotation else [True] * raw.num_hidden_layers
+        windows = read_windows(raw, family)
         config = cls(
             architecture=raw.architectures[0],
             vocabulary=raw.vocab_size,
@@ -116,8 +113,10 @@ class ModelConfig:
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
             activation=_activation(raw, family),
             qk_norm=family.qk_norm,
+            norm_names=family.norm_names,
+            norm_offset=family.norm_offset,
             tied_embeddings=family.default_tied if raw.tie_word_embeddings is None else raw.tie_word_embeddings,
-            windows=read_windows(raw, family),
+            windows=windows,
             experts=0 if mixture is None else raw.num_experts or raw.num_local_experts or mixture.experts,
             experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
             expert_names=None if mixture is None else mixture.names,
@@ -125,7 +124,7 @@ class ModelConfig:
             score_scale=factors.score * head_dim**0.5,
             logits_scale=factors.logits,
             rope=rope,
-            ropes=tuple(rope if rotated else None for rotated in rotated),
+            ropes=read_ropes(raw, family, rope, windows, head_dim),
             max_position_embeddings=raw.max_position_embeddings,
             eos_token_ids=eos_token_ids,
             stored_dtype=raw.dtype or raw.torch_dtype or "float32",
@@ -196,11 +195,15 @@ class _Factors(NamedTuple):
 
 
 def _factors(raw: StoredConfig, family: Family, head_dim: int) -> _Factors:
-    if not family.has_multipliers:
-        return _Factors(1.0, 1.0, head_dim**-0.5, 1.0)
-    return _Factors(
-        raw.embedding_multiplier, raw.residual_multiplier, raw.attention_multiplier, 1.0 / raw.logits_scaling
-    )
+    match family.factors:
+        case "none":
+            return _Factors(1.0, 1.0, head_dim**-0.5, 1.0)
+        case "sizes":
+            return _Factors(raw.hidden_size**0.5, 1.0, raw.query_pre_attn_scalar**-0.5, 1.0)
+        case "multipliers":
+            return _Factors(
+                raw.embedding_multiplier, raw.residual_multiplier, raw.attention_multiplier, 1.0 / raw.logits_scaling
+            )
 
 
 def _intermediate_size(raw: StoredConfig, family: Family) -> int:
@@ -217,23 +220,24 @@ def _refuse_unsupported(raw: StoredConfig, family: Family) -> None:
             f"config.json: quantization_config (quant_method {method!r}) is not supported; "
             "name the unquantised checkpoint in float32, bfloat16 or float16"
         )
-    if family.mixture is not None and family.mixture.width is not None:
-        for name, served in _SERVED_OF_MIXTURES.items():
-            found = getattr(raw, name)
-            if found not in served:
-                raise CheckpointError(f"config.json: {name} {found!r} is not supported; only {served[0]!r} is")
+    for name, served in family.served.items():
+        found = getattr(raw, name)
+        if found not in served:
+            raise CheckpointError(f"config.json: {name} {found!r} is not supported; only {served[0]!r} is")
     dtype = raw.dtype or raw.torch_dtype
     if dtype not in (None, "float32", "bfloat16", "float16"):
         raise CheckpointError(f"config.json: dtype {dtype!r} is not supported; store float32, bfloat16 or float16")
 
 
 def _activation(raw: StoredConfig, family: Family) -> Activation:
-    found = _ACTIVATIONS.get(raw.hidden_act)
+    key = family.activation_key
+    name = getattr(raw, key) or family.default_activation
+    found = _ACTIVATIONS.get(name)
     if found is None:
         names = ", ".join(_ACTIVATIONS)
-        raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported; these are: {names}")
+        raise CheckpointError(f"config.json: {key} {name!r} is not supported; these are: {names}")
     if family.mixture is not None and found != "silu":
-        raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported for experts; 'silu' is")
+        raise CheckpointError(f"config.json: {key} {name!r} is not supported for experts; 'silu' is")
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.checkpoint.errors import CheckpointError
@@ -41,16 +42,25 @@ class Family:
     default_kv_heads: int | None = None
     default_head_dim: int | None = None
     default_theta: float = 10_000.0
+    default_local_theta: float | None = None
+    """Base of the rotary embedding of layers with a window, if that is another one."""
+    activation_key: Literal["hidden_act", "hidden_activation"] = "hidden_act"
+    default_activation: str = "silu"
+    norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    """See `ModelConfig.norm_names`."""
+    norm_offset: float = 0.0
     default_tied: bool = False
-    windowed: Literal["never", "all layers", "upper layers", "layers without rotation"] = "never"
+    windowed: Literal["never", "all layers", "upper layers", "layers without rotation", "all but every nth"] = "never"
     """Layers that have windows; `layer_types` decides if there are any but all or none of them."""
     default_window: int | None = None
     window_is_opt_in: bool = False
     """Whether windows hold only where `use_sliding_window` is set."""
     skips_rotation: bool = False
     """Whether some layers have no rotary embedding, as `no_rope_layers` says."""
-    has_multipliers: bool = False
-    """Whether embeddings, layers' outputs, scores and logits have factors of their own."""
+    factors: Literal["none", "multipliers", "sizes"] = "none"
+    """Whether embeddings, layers' outputs, scores and logits have factors: by keys of their own, or by sizes."""
+    served: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Values that are served of keys that would change the computation; other values are refused."""
     mixture: Mixture | None = None
 
 
@@ -81,6 +91,7 @@ FAMILIES = {
         windowed="all layers",
         default_window=4096,
         window_is_opt_in=True,
+        served={"norm_topk_prob": (True,), "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
         mixture=Mixture(ExpertNames("mlp", "gate_proj", "up_proj", "down_proj"), 128, 8, width=768),
     ),
     "SmolLM3ForCausalLM": Family(
@@ -92,7 +103,32 @@ FAMILIES = {
         window_is_opt_in=True,
         skips_rotation=True,
     ),
-    "GraniteForCausalLM": Family(mlp_bias=None, has_multipliers=True),
+    "Gemma3ForCausalLM": Family(
+        qk_norm=True,
+        default_kv_heads=4,
+        default_head_dim=256,
+        default_theta=1_000_000.0,
+        default_local_theta=10_000.0,
+        default_tied=True,
+        activation_key="hidden_activation",
+        default_activation="gelu_pytorch_tanh",
+        norm_names=(
+            "input_layernorm",
+            "pre_feedforward_layernorm",
+            "post_attention_layernorm",
+            "post_feedforward_layernorm",
+        ),
+        norm_offset=1.0,
+        windowed="all but every nth",
+        default_window=4096,
+        factors="sizes",
+        served={
+            "attn_logit_softcapping": (None,),
+            "final_logit_softcapping": (None,),
+            "use_bidirectional_attention": (False, None),
+        },
+    ),
+    "GraniteForCausalLM": Family(mlp_bias=None, factors="multipliers"),
     "MixtralForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -58,7 +59,48 @@ def rotated_layers(raw: StoredConfig) -> list[bool]:
 
 
 def read_rope(raw: StoredConfig, family: Family, head_dim: int) -> RopeParameters:
-    fields = dict(raw.rope_scaling or raw.rope_parameters or {})
+    """Read the rotary embedding of layers that see the whole sequence."""
+    if family.default_local_theta is not None:
+        fields = _of_layers(raw, "full_attention") | (raw.rope_scaling or {})
+    else:
+        fields = raw.rope_scaling or raw.rope_parameters or {}
+    theta = raw.rope_theta if raw.rope_theta is not None else family.default_theta
+    return _parameters(raw, fields, theta, head_dim)
+
+
+def read_ropes(
+    raw: StoredConfig, family: Family, rope: RopeParameters, windows: Sequence[int | None], head_dim: int
+) -> tuple[RopeParameters | None, ...]:
+    """Read the rotary embedding of each layer, given that of layers without a window; None rotates nothing."""
+    if family.skips_rotation:
+        return tuple(rope if rotated else None for rotated in rotated_layers(raw))
+    if family.default_local_theta is None:
+        return (rope,) * len(windows)
+    theta = family.default_local_theta if raw.rope_local_base_freq is None else raw.rope_local_base_freq
+    local = _parameters(raw, _of_layers(raw, "sliding_attention"), theta, head_dim)
+    for each in (rope, local):
+        if each.rope_type in ("dynamic", "longrope"):
+            raise CheckpointError(
+                f"config.json: rope_type {each.rope_type!r} is not supported where layers have rotary embeddings of "
+                "their own; 'default', 'linear', 'llama3' and 'yarn' are"
+            )
+    return tuple(rope if window is None else local for window in windows)
+
+
+def _of_layers(raw: StoredConfig, kind: str) -> dict[str, Any]:
+    """Rotary embedding of one kind of layers, of a family whose kinds each have their own."""
+    kinds = raw.rope_parameters or {}
+    unknown = kinds.keys() - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise CheckpointError(
+            f"config.json: rope_parameters of {raw.architectures[0]} must be given for 'full_attention' and "
+            f"'sliding_attention', not as {', '.join(sorted(unknown))}"
+        )
+    return kinds.get(kind) or {}
+
+
+def _parameters(raw: StoredConfig, given: dict[str, Any], theta: float, head_dim: int) -> RopeParameters:
+    fields = dict(given)
     for name, value in fields.items():
         if isinstance(value, dict):
             raise CheckpointError(f"config.json: rope_parameters per layer type ({name!r}) are not supported")
@@ -67,7 +109,6 @@ def read_rope(raw: StoredConfig, family: Family, head_dim: int) -> RopeParameter
         raise CheckpointError(
             f"config.json: rope_type {fields['rope_type']!r} is not supported; these are: {', '.join(_ROPE_REQUIRED)}"
         )
-    theta = raw.rope_theta if raw.rope_theta is not None else family.default_theta
     fields.setdefault("rope_theta", theta)
     if raw.partial_rotary_factor is not None:
         fields.setdefault("partial_rotary_factor", raw.partial_rotary_factor)

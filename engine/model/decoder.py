@@ -33,12 +33,13 @@ _SPREAD = 0.02
 
 
 class DecoderLayer:
-    """Pre-norm attention and feed-forward around one residual stream."""
+    """Pre-norm attention and feed-forward around one residual stream, whose outputs may have norms of their own."""
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._eps = config.norm_eps
-        self._norms = torch.empty(2, config.hidden_size, device=device, dtype=dtype)
-        self._input_norm, self._post_norm = self._norms
+        self._norm_names, self._norm_offset = config.norm_names, config.norm_offset
+        self._norms = torch.empty(len(config.norm_names), config.hidden_size, device=device, dtype=dtype)
+        self._input_norm, self._post_norm, *self._output_norms = self._norms
         self._attention = Attention(config, layer, device, dtype)
         self._feed_forward: FeedForward = (
             MixtureOfExperts(config, layer, device, dtype) if config.experts else Mlp(config, layer, device, dtype)
@@ -46,13 +47,13 @@ class DecoderLayer:
 
     def targets(self, prefix: str) -> Targets:
         return {
-            f"{prefix}.input_layernorm.weight": self._input_norm,
-            f"{prefix}.post_attention_layernorm.weight": self._post_norm,
+            **{f"{prefix}.{name}.weight": norm for name, norm in zip(self._norm_names, self._norms, strict=True)},
             **self._attention.targets(f"{prefix}.self_attn"),
             **self._feed_forward.targets(prefix),
         }
 
     def pack(self, quantize: Quantization | None) -> None:
+        self._norms.add_(self._norm_offset)
         self._attention.pack(quantize)
         self._feed_forward.pack(quantize)
 
@@ -80,8 +81,13 @@ class DecoderLayer:
             if not len(residual):
                 return residual, residual
         x = self._attention(query, cache, plan, lora)
+        if not self._output_norms:
+            x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
+            return self._feed_forward(x, lora), residual
+        of_attention, of_feed_forward = self._output_norms
+        x = kernels.rms_norm(x, of_attention, self._eps)
         x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
-        return self._feed_forward(x, lora), residual
+        return kernels.rms_norm(self._feed_forward(x, lora), of_feed_forward, self._eps), residual
 
     def base(self, module: Module) -> Base:
         attention = module in ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -178,7 +184,7 @@ class Decoder:
     def _pack_ends(self, quantize: Quantization | None) -> None:
         """Pack the head, then fold factors of embeddings and logits into what is stored."""
         self._head.pack(_head_quantization(quantize))
-        self._norm.mul_(self.config.logits_scale)
+        self._norm.add_(self.config.norm_offset).mul_(self.config.logits_scale)
         if self.config.embedding_scale != 1:  # not in place: a tied head may have been packed as it is
             self._embedding = self._embedding * self.config.embedding_scale
 

@@ -152,6 +152,7 @@ class Attention:
         self._output = Linear(
             f"{layer}.output", queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype
         )
+        self._norm_offset = config.norm_offset
         self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
 
     def targets(self, prefix: str) -> Targets:
@@ -168,7 +169,7 @@ class Attention:
         if self._qk_norm is not None:
             # One weight per head, so that queries and keys are normalised in one call.
             counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
-            self._qk_norm = self._qk_norm.repeat_interleave(counts, dim=0)
+            self._qk_norm = self._qk_norm.add_(self._norm_offset).repeat_interleave(counts, dim=0)
 
     def base(self, module: Module) -> Base:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))

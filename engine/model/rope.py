@@ -27,14 +27,14 @@ class RotaryEmbedding:
         self._device = device
         rope = config.rope
         positions = torch.arange(context)
-        angles = [self._angles(positions, inverse_frequencies(config))]
+        angles = [self._angles(positions, inverse_frequencies(config, rope))]
         self.depends_on_length = rope.rope_type in ("dynamic", "longrope")
         """Whether a token's angles depend on the length of its sequence too."""
         self._long_offset = 0
         if rope.rope_type == "longrope":
             self._long_offset = context
-            angles.append(self._angles(positions, inverse_frequencies(config, long=True)))
-        self.table = self._cos_sin(torch.cat(angles))
+            angles.append(self._angles(positions, inverse_frequencies(config, rope, long=True)))
+        self.table = self._cos_sin(positions, torch.cat(angles))
         """[tables, rows, head_dim]; a token's row is its position, unless its angles depend on the length."""
 
     def rotations(
@@ -52,34 +52,37 @@ class RotaryEmbedding:
                 pretrained = self._config.rope.original_max_position_embeddings or 0
                 rows = positions + self._long_offset * (lengths > pretrained)
             elif int(lengths.max()) > self._config.max_position_embeddings:
-                table = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
+                angles = self._angles(positions, dynamic_frequencies(self._config, lengths))
+                table = self._cos_sin(positions, angles)
                 return table, torch.arange(len(positions), device=self._device)
         return self.table, rows.to(self._device, non_blocking=True)
 
     def _angles(self, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
         return positions.float()[:, None] * frequencies
 
-    def _cos_sin(self, angles: torch.Tensor) -> torch.Tensor:
-        tables = [
-            torch.cat((turned.cos(), turned.sin()), dim=-1) * scale
-            for turned, scale in (self._turned(angles, rope) for rope in self._config.rope_tables)
-        ]
+    def _cos_sin(self, positions: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        """Tables for rows of these `positions`, whose `angles` are those of the model's own embedding."""
+        config = self._config
+        # A score is the product of a query and a key, both of which are turned.
+        scale, tables = math.sqrt(config.score_scale), []
+        for rope in config.rope_tables:
+            if rope is None:
+                turned, factor = torch.zeros_like(angles), scale
+            else:
+                own = rope == config.rope
+                turned = angles if own else self._angles(positions, inverse_frequencies(config, rope))
+                factor = scale * attention_scale(config, rope)
+            tables.append(torch.cat((turned.cos(), turned.sin()), dim=-1) * factor)
         return torch.stack(tables).to(self._device)
 
-    def _turned(self, angles: torch.Tensor, rope: RopeParameters | None) -> tuple[torch.Tensor, float]:
-        """Angles of one table, given those of the model's own, and what its cosines and sines are multiplied with."""
-        # A score is the product of a query and a key, both of which are turned.
-        scale = math.sqrt(self._config.score_scale)
-        return (torch.zeros_like(angles), scale) if rope is None else (angles, scale * attention_scale(self._config))
 
-
-def inverse_frequencies(config: ModelConfig, *, long: bool = False) -> torch.Tensor:
+def inverse_frequencies(config: ModelConfig, rope: RopeParameters, *, long: bool = False) -> torch.Tensor:
     """Angular frequencies [head_dim / 2] in fp32 for sequences within the pretrained length.
 
     `long` gives those of "longrope" beyond it. Sources: linear, kaiokendev's scaled positions; "llama3", Llama 3.1's
     reference code; "yarn", Peng et al., 2023; "longrope", Ding et al., 2024.
     """
-    rope, dim = config.rope, config.head_dim
+    dim = config.head_dim
     match rope.rope_type:
         case "default" | "dynamic":
             return _frequencies(rope.rope_theta, dim)
@@ -88,7 +91,7 @@ def inverse_frequencies(config: ModelConfig, *, long: bool = False) -> torch.Ten
         case "llama3":
             return _llama3(rope, dim)
         case "yarn":
-            return _yarn(rope, dim, _factor(config))
+            return _yarn(rope, dim, _factor(config, rope))
         case "longrope":
             factors = rope.long_factor if long else rope.short_factor
             exponents = torch.arange(0, dim, 2).float() / dim
@@ -104,14 +107,13 @@ def dynamic_frequencies(config: ModelConfig, lengths: torch.Tensor) -> torch.Ten
     return 1.0 / (theta[:, None] ** (torch.arange(0, dim, 2).float() / dim))
 
 
-def attention_scale(config: ModelConfig) -> float:
+def attention_scale(config: ModelConfig, rope: RopeParameters) -> float:
     """What cosines and sines are multiplied with: the temperature of "yarn" and "longrope", else 1."""
-    rope = config.rope
     if rope.rope_type not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor is not None:
         return rope.attention_factor
-    factor = _factor(config)
+    factor = _factor(config, rope)
     if rope.rope_type == "longrope":
         if factor <= 1.0:
             return 1.0
@@ -121,10 +123,10 @@ def attention_scale(config: ModelConfig) -> float:
     return _yarn_scale(factor, 1.0)
 
 
-def _factor(config: ModelConfig) -> float:
+def _factor(config: ModelConfig, rope: RopeParameters) -> float:
     """How far the context was stretched; derived from the two lengths where the config does not say."""
-    pretrained = config.rope.original_max_position_embeddings or config.max_position_embeddings
-    return config.rope.factor or config.max_position_embeddings / pretrained
+    pretrained = rope.original_max_position_embeddings or config.max_position_embeddings
+    return rope.factor or config.max_position_embeddings / pretrained
 
 
 def _frequencies(theta: float, dim: int) -> torch.Tensor:

@@ -55,6 +55,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "use_sliding_window": True,
         "sliding_window": 26,
     },
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "head_dim": 32,
+        "sliding_window": 22,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        "query_pre_attn_scalar": 20,
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+    },
     "granite": {
         "model_type": "granite",
         "embedding_multiplier": 6.0,
@@ -157,7 +170,9 @@ def load_exact(directory: Path) -> PreTrainedModel:
 
 
 def _rms_norm(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = module.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon))
+    gemma = type(module).__name__.startswith("Gemma")
+    weight, eps = (1 + module.weight, module.eps) if gemma else (module.weight, module.variance_epsilon)
+    found: torch.Tensor = weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
     return found
 
 

@@ -50,6 +50,8 @@ ZOO: dict[str, Kind] = {
     # A scaling of 16 on rank 1 would make the model amplify rounding errors, peft's as well as ours.
     **{f"rank {rank}": _kind(r=rank, lora_alpha=min(16, 4 * rank)) for rank in (1, 2, 3, 8, 16, 64, 128)},
     **{f"{name} all-linear": _kind(name, target_modules="all-linear") for name in ("llama-tied", "mistral", "qwen2")},
+    "gemma3 dora embeddings": _kind("gemma3", use_dora=True, target_modules=[*LINEAR, "embed_tokens"]),
+    "gemma3 all-linear": _kind("gemma3", target_modules="all-linear"),
     "granite dora embeddings": _kind("granite", use_dora=True, target_modules=[*LINEAR, "embed_tokens", "lm_head"]),
     "granite LoRA bias": _kind("granite", lora_bias=True, target_modules=[*LINEAR, "lm_head"]),
     "smollm3 all-linear": _kind("smollm3", target_modules="all-linear"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, Gemma3TextConfig
 
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
@@ -43,7 +43,8 @@ def test_every_architecture_is_read_as_transformers_reads_it(checkpoint: Checkpo
     assert ours.kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     assert ours.norm_eps == theirs.rms_norm_eps / getattr(theirs, "residual_multiplier", 1.0) ** 2
-    assert ours.rope.rope_theta == theirs.rope_parameters["rope_theta"]
+    theirs_rope = theirs.rope_parameters
+    assert ours.rope.rope_theta == theirs_rope.get("full_attention", theirs_rope)["rope_theta"]
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     assert ours.experts == getattr(theirs, "num_local_experts", 0)
     assert ours.eos_token_ids == (EOS,)
@@ -84,6 +85,7 @@ def test_keys_without_effect_are_ignored(tmp_path: Path) -> None:
             {"architectures": ["SmolLM3ForCausalLM"], "sliding_window": 8, "use_sliding_window": True},
             (None, None, None, 8),
         ),
+        ({"architectures": ["Gemma3ForCausalLM"], "sliding_window_pattern": 3}, (4096, 4096, None, 4096)),
         ({"architectures": ["MixtralForCausalLM"]}, (None,) * 4),
         ({"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True}, (None,) * 4),
         (
@@ -127,6 +129,42 @@ def test_smollm3_rotates_some_layers(tmp_path: Path, fields: dict[str, Any], rot
     config = read(tmp_path, architectures=["SmolLM3ForCausalLM"], **fields)
     assert [rope == config.rope for rope in config.ropes] == rotated
     assert set(config.ropes) == {config.rope, None} == set(config.rope_tables)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "rope_theta": 5e5,
+            "rope_local_base_freq": 2e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+    ],
+    ids=["old form", "new form"],
+)
+def test_gemma3_has_rotary_embeddings_by_layer(tmp_path: Path, fields: dict[str, Any]) -> None:
+    config = read(tmp_path, architectures=["Gemma3ForCausalLM"], sliding_window_pattern=2, **fields)
+    assert [rope and (rope.rope_type, rope.rope_theta) for rope in config.ropes] == [
+        ("default", 2e4),
+        ("linear", 5e5),
+    ] * 2
+    assert config.rope == config.ropes[1]
+
+
+def test_defaults_of_gemma3_are_those_of_transformers(tmp_path: Path) -> None:
+    config = read(tmp_path, architectures=["Gemma3ForCausalLM"])
+    theirs = Gemma3TextConfig(num_hidden_layers=4)
+    assert (config.kv_heads, config.head_dim) == (theirs.num_key_value_heads, theirs.head_dim)
+    assert [rope and rope.rope_theta for rope in config.rope_tables] == [1e6, 1e4]
+    assert config.activation == "gelu_tanh"
+    assert config.tied_embeddings
+    assert config.score_scale * config.head_dim**-0.5 == pytest.approx(theirs.query_pre_attn_scalar**-0.5)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +250,18 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         "remove layer_types",
     ),
     "multiplier": ({"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0}, "residual_multiplier"),
+    "soft caps": (
+        {"architectures": ["Gemma3ForCausalLM"], "final_logit_softcapping": 30.0},
+        "final_logit_softcapping 30.0 is not supported; only None is",
+    ),
+    "one rotary embedding of gemma3": (
+        {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"rope_type": "default"}},
+        "must be given for 'full_attention' and 'sliding_attention', not as rope_type",
+    ),
+    "rotary embedding of gemma3 by length": (
+        {"architectures": ["Gemma3ForCausalLM"], "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        "rope_type 'dynamic' is not supported where layers",
+    ),
     "rotated layers": (
         {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
         "no_rope_layers has 2 entries for 4 layers",

@@ -91,6 +91,10 @@ def test_logprobs_with_other_activations_equal_transformers(
     check_logprobs(checkpoint("llama", hidden_act=activation), device, (40,), None)
 
 
+def test_logprobs_with_the_heads_of_gemma3_equal_transformers(checkpoint: Checkpoint, device: str) -> None:
+    check_logprobs(checkpoint("gemma3", head_dim=256, query_pre_attn_scalar=256), device, (40, 7), None)
+
+
 @pytest.fixture(params=ROPE_SCALINGS)
 def scaled(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Path:
     """A checkpoint with each RoPE scaling, pretrained for 64 tokens."""
@@ -129,7 +133,7 @@ def test_a_request_that_lost_its_cache_goes_on_as_before(scaled: Path) -> None:
     assert tokens_of(runner, [again], chunk=0) == undisturbed
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "granite", "mixtral"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "granite", "mixtral"])
 def test_bf16_stays_close_to_fp32(checkpoint: Checkpoint, device: str, architecture: str) -> None:
     """As close as transformers' own bf16, within a factor of two."""
     directory = checkpoint(architecture)
