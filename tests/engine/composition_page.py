@@ -17,7 +17,8 @@ adapter). Each test also proves that its features took place: that something was
 cancelled, drafted.
 
 This page is generated from [`tests/engine/composition.py`](../tests/engine/composition.py) by `make docs`; a test
-compares them, so that a cell without a test cannot stand here.
+compares them, so that a cell without a test cannot stand here. `.venv/bin/pytest tests/engine/test_oracle.py` runs all
+of these tests.
 
 ## The features
 
