@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernels.attention.plan import AttentionPlan, fixed_plan, plan_attention
-from kernels.formats import PackedWeight, Quantization, pack_weight
+from kernels.formats import PackedWeight, Quantization, pack_quantized, pack_weight, stack_weights
+from kernels.formats.stored import PLAIN, STORED_TYPES, StoredRows, Unpack, stored_numbers
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
@@ -12,7 +13,7 @@ from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
 from kernels.ops.embedding import embedding
-from kernels.ops.moe import PackedExperts, moe, pack_experts
+from kernels.ops.moe import PackedExperts, SeparateExperts, moe, pack_experts
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
@@ -20,6 +21,8 @@ from kernels.recording import Recording, can_record, record
 from kernels.reference.kv import LayerCache
 
 __all__ = [
+    "PLAIN",
+    "STORED_TYPES",
     "AttentionPlan",
     "LayerCache",
     "LoraAdapter",
@@ -35,7 +38,10 @@ __all__ = [
     "PackedWeight",
     "Quantization",
     "Recording",
+    "SeparateExperts",
+    "StoredRows",
     "TablePlan",
+    "Unpack",
     "adapt_embedding",
     "adapt_experts",
     "adapt_linear",
@@ -51,6 +57,7 @@ __all__ = [
     "log_sum_exp",
     "moe",
     "pack_experts",
+    "pack_quantized",
     "pack_weight",
     "paged_attention",
     "plan_attention",
@@ -59,5 +66,7 @@ __all__ = [
     "rope_and_store",
     "sample",
     "silu_and_mul",
+    "stack_weights",
+    "stored_numbers",
     "zeros_in_huge_pages",
 ]

@@ -74,7 +74,7 @@ class ModelRunner:
         if random_weights:
             self._model = Decoder.random(config, self._device, self._dtype, precision.quantize)
         else:
-            self._model = Decoder.from_directory(directory, config, self._device, self._dtype, precision.quantize)
+            self._model = Decoder.from_checkpoint(checkpoint, self._device, self._dtype, precision.quantize)
         self._rope = RotaryEmbedding(config, context, self._device)
         stored = kv_type(precision.kv_dtype, self._dtype)
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)

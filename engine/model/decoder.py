@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
@@ -12,6 +11,7 @@ from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.cache.memory import KVCache
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.source import ModelCheckpoint
 from engine.model.layers import (
     Attention,
     Base,
@@ -21,9 +21,8 @@ from engine.model.layers import (
     Mlp,
     ReadoutTokens,
     StepInputs,
-    Targets,
 )
-from engine.model.weights import load_weights
+from engine.model.weights import Embedding, Target, Targets, WeightPart, load_weights
 from kernels import LayerCache, LoraPlan, Quantization
 
 _NOWHERE = torch.device("meta")
@@ -98,9 +97,9 @@ class Decoder:
     """Token ids in, hidden states out; logits for the rows that need them."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        """Allocate embedding, head and last norm, and fill nothing; `from_directory` gives a usable model."""
+        """Allocate embedding, head and last norm, and fill nothing; `from_checkpoint` gives a usable model."""
         self.config = config
-        self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
+        self._embedding = Embedding(torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype))
         self._layers = [DecoderLayer(config, layer, _NOWHERE, dtype) for layer in range(config.layers)]
         self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
         # Rounded to bf16, the likeliest tokens often tie, and the lowest id wins.
@@ -114,28 +113,30 @@ class Decoder:
             out_dtype=torch.float32,
         )
         if config.tied_embeddings:
-            self._head.weight = self._embedding
+            self._head.weight = self._embedding.part.dense
+            self._head.parts = [self._embedding.part]
 
     @classmethod
-    def from_directory(
+    def from_checkpoint(
         cls,
-        directory: Path,
-        config: ModelConfig,
+        checkpoint: ModelCheckpoint,
         device: torch.device,
         dtype: torch.dtype,
         quantize: Quantization | None = None,
     ) -> Decoder:
-        """Load a checkpoint in Hugging Face format, and pack each layer as soon as it is whole.
+        """Load a checkpoint, and pack each layer as soon as it is whole.
 
         Args:
             quantize: what becomes of the weights of linear layers and experts; embedding and routers stay as they are.
+                Weights that are quantised in the checkpoint stay so.
 
         Raises:
             CheckpointError: see `load_weights`.
         """
+        config = checkpoint.config
         model = cls(config, device, dtype)
         groups = [layer.targets(f"model.layers.{index}") for index, layer in enumerate(model._layers)]
-        ends = {"model.embed_tokens.weight": model._embedding, "model.norm.weight": model._norm}
+        ends: Targets = {"model.embed_tokens.weight": model._embedding.part, "model.norm.weight": model._norm}
         if not config.tied_embeddings:
             ends |= model._head.targets("lm_head")
 
@@ -153,7 +154,15 @@ class Decoder:
                 model._layers[group].pack(quantize)
 
         ignored = {"lm_head.weight"} if config.tied_embeddings else set()
-        load_weights(directory, [*groups, ends], ignored=ignored, begin=begin, complete=complete)
+        load_weights(
+            checkpoint.path,
+            checkpoint.tensors(),
+            [*groups, ends],
+            ignored=ignored,
+            begin=begin,
+            complete=complete,
+            quantize=quantize,
+        )
         return model
 
     @classmethod
@@ -164,14 +173,15 @@ class Decoder:
         model = cls(config, device, dtype)
         generator = torch.Generator(device).manual_seed(0)
 
-        def fill(tensors: Iterable[torch.Tensor]) -> None:
-            for x in tensors:
+        def fill(targets: Iterable[Target]) -> None:
+            for target in targets:
+                x = target.dense if isinstance(target, WeightPart) else target
                 if x.dim() > 1:
                     x.normal_(0, _SPREAD, generator=generator)
                 else:
                     x.fill_(1)
 
-        fill([model._embedding, model._norm])
+        fill([model._embedding.part, model._norm])
         for index in range(config.layers):
             layer = model._layers[index] = DecoderLayer(config, index, device, dtype)
             fill(layer.targets("layer").values())
@@ -185,8 +195,7 @@ class Decoder:
         """Pack the head, then fold factors of embeddings and logits into what is stored."""
         self._head.pack(_head_quantization(quantize))
         self._norm.add_(self.config.norm_offset).mul_(self.config.logits_scale)
-        if self.config.embedding_scale != 1:  # not in place: a tied head may have been packed as it is
-            self._embedding = self._embedding * self.config.embedding_scale
+        self._embedding.pack(self.config.embedding_scale)
 
     def __call__(
         self, tokens: torch.Tensor, cache: KVCache, step: StepInputs, *, layers: int | None = None
@@ -195,7 +204,7 @@ class Decoder:
 
         `layers` runs only the first ones, which need as much memory as all: to measure it before serving.
         """
-        residual = kernels.embedding(tokens, self._embedding)
+        residual = self._embedding(tokens)
         if step.lora is not None:
             kernels.adapt_embedding(tokens, residual, step.lora)
         x = None
@@ -218,7 +227,7 @@ class Decoder:
             KeyError: it is a stack of experts.
         """
         if module == "embed_tokens":
-            return self._embedding / self.config.embedding_scale, None
+            return self._embedding.dense(), None
         return self._head.base(0) if layer is None else self._layers[layer].base(module)
 
 

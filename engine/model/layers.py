@@ -17,6 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.checkpoint.config import Activation, ModelConfig
+from engine.model.weights import Targets, WeightPart
 from kernels import (
     AttentionPlan,
     LayerCache,
@@ -25,10 +26,10 @@ from kernels import (
     PackedExperts,
     PackedWeight,
     Quantization,
+    SeparateExperts,
     TablePlan,
 )
 
-Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
 """Weight [out, in] and bias [out] of one module, as adapters need them."""
 
@@ -77,7 +78,7 @@ class Linear:
     is `out_dtype`.
     """
 
-    __slots__ = ("_out_dtype", "_packed", "bias", "site", "sizes", "weight")
+    __slots__ = ("_out_dtype", "_packed", "bias", "parts", "site", "sizes", "weight")
 
     def __init__(
         self,
@@ -94,14 +95,15 @@ class Linear:
         self.sizes = list(sizes)
         self.weight: torch.Tensor | None = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
         """Weight as it is loaded; None once it is packed."""
+        self.parts = [WeightPart(part) for part in torch.split(self.weight, self.sizes)]
+        """Stacked parts as they are loaded, each maybe quantised in its own way; empty once they are packed."""
         self._packed: PackedWeight | None = None
         self._out_dtype = out_dtype
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
 
     def targets(self, *names: str) -> Targets:
         """Where the tensors of each stacked part go, one name per part."""
-        assert self.weight is not None
-        found = {f"{name}.weight": part for name, part in zip(names, torch.split(self.weight, self.sizes), strict=True)}
+        found: Targets = {f"{name}.weight": part for name, part in zip(names, self.parts, strict=True)}
         if self.bias is not None:
             found |= {
                 f"{name}.bias": part for name, part in zip(names, torch.split(self.bias, self.sizes), strict=True)
@@ -110,8 +112,12 @@ class Linear:
 
     def pack(self, quantize: Quantization | None) -> None:
         assert self.weight is not None
-        self._packed = kernels.pack_weight(self.weight, quantize)
+        if all(part.unpack is None for part in self.parts):
+            self._packed = kernels.pack_weight(self.weight, quantize)
+        else:
+            self._packed = kernels.stack_weights([part.pack() for part in self.parts])
         self.weight = None
+        self.parts = []
 
     def base(self, part: int) -> Base:
         """One of the stacked parts as it was loaded, or what quantisation has left of it."""
@@ -253,29 +259,33 @@ class MixtureOfExperts:
             torch.empty(experts, width, inner, device=device, dtype=dtype),
         )
         """Weights of router, gate and up, and down as they are loaded; empty once they are packed."""
+        self._parts = [
+            tuple(WeightPart(part) for part in (*gate_up.chunk(2), down))
+            for gate_up, down in zip(*self._weights[1:], strict=True)
+        ]
+        """Gate, up and down of each expert as they are loaded, each maybe quantised; empty once they are packed."""
         self._packed: tuple[PackedWeight, PackedExperts, PackedExperts] | None = None
 
     def targets(self, prefix: str) -> Targets:
         names = self._names
         prefix += f".{names.block}"
-        router, gate_ups, downs = self._weights
-        found = {f"{prefix}.gate.weight": router}
-        for index, (gate_up, down) in enumerate(zip(gate_ups, downs, strict=True)):
-            gate, up = gate_up.chunk(2)
-            expert = f"{prefix}.experts.{index}"
-            parts = ((names.gate, gate), (names.up, up), (names.down, down))
-            found |= {f"{expert}.{name}.weight": part for name, part in parts}
+        found: Targets = {f"{prefix}.gate.weight": self._weights[0]}
+        for index, parts in enumerate(self._parts):
+            each = zip((names.gate, names.up, names.down), parts, strict=True)
+            found |= {f"{prefix}.experts.{index}.{name}.weight": part for name, part in each}
         return found
 
     def pack(self, quantize: Quantization | None) -> None:
         """Pack all weights; the router is never quantised, because it is small and a wrong choice is a wrong expert."""
-        router, gate_up, down = self._weights
-        self._packed = (
-            kernels.pack_weight(router),
-            kernels.pack_experts(gate_up, quantize),
-            kernels.pack_experts(down, quantize),
-        )
+        router, gate_ups, downs = self._weights
+        if all(part.unpack is None for parts in self._parts for part in parts):
+            packed = kernels.pack_experts(gate_ups, quantize), kernels.pack_experts(downs, quantize)
+        else:
+            both = [kernels.stack_weights([gate.pack(), up.pack()]) for gate, up, _ in self._parts]
+            packed = SeparateExperts(tuple(both)), SeparateExperts(tuple(down.pack() for _, _, down in self._parts))
+        self._packed = kernels.pack_weight(router), *packed
         self._weights = ()
+        self._parts = []
 
     def base(self, module: Module) -> Base:
         if module != "router":

@@ -1,89 +1,156 @@
-"""Reads a checkpoint's safetensors files into tensors that the model has already laid out.
+"""Reads a checkpoint's tensors into what the model has already laid out.
 
 The model says for every tensor of the checkpoint where it goes (a view into a packed weight, for example); this module
-copies, and refuses whatever does not fit by name. Files are mapped into memory, so that a tensor is read once and the
-page cache is all that is used twice. No other file format is read: pickled checkpoints can run code.
+copies, and refuses whatever does not fit by name. Weights that are quantised are not read but kept as they are stored,
+for who packs them. Files are mapped into memory, so that a tensor is read once and the page cache is all that is used
+twice. No pickled checkpoints are read: they can run code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
+import kernels
 from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.files import weight_files
+from engine.checkpoint.source import StoredTensor
+from kernels import PackedWeight, Quantization, StoredRows, Unpack
 
-_STORED = (torch.float32, torch.bfloat16, torch.float16)
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Names of tensors that old Llama checkpoints store although they follow from the config."""
 
 
+class WeightPart:
+    """Where a tensor goes that may be quantised: its numbers into `dense`, or what reads them as they are stored."""
+
+    __slots__ = ("dense", "unpack")
+
+    def __init__(self, dense: torch.Tensor) -> None:
+        self.dense = dense
+        """Memory for the numbers [outputs, inputs], which the system gives once they are written."""
+        self.unpack: Unpack | None = None
+        """Rule that reads outputs of a quantised tensor; None: the tensor is in `dense`."""
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.dense.shape
+
+    def pack(self) -> PackedWeight:
+        if self.unpack is None:
+            return kernels.pack_weight(self.dense)
+        return kernels.pack_quantized(len(self.dense), self.unpack, self.dense.dtype)
+
+
+class Embedding:
+    """The table of tokens' embeddings; rows that are quantised are unpacked as tokens come."""
+
+    __slots__ = ("_scale", "_table", "part")
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.part = WeightPart(table)
+        self._table = table
+        self._scale = 1.0
+
+    def pack(self, scale: float) -> None:
+        """Fold in what embeddings are multiplied with, once the head has been packed, which may be the same table."""
+        self._scale = scale
+        stored = self.part.unpack
+        if isinstance(stored, StoredRows):
+            # A copy: a mapped file that somebody truncates would end the process.
+            rows = stored.rows.to(stored.device, copy=True)
+            self.part.unpack = StoredRows(stored.type, rows, stored.device)
+        else:
+            self._table = self.part.dense if scale == 1 else self.part.dense * scale
+
+    def dense(self) -> torch.Tensor:
+        """The whole table [vocabulary, hidden] as the checkpoint has it."""
+        if self.part.unpack is None:
+            return self._table / self._scale
+        return self.part.unpack(slice(None)).dense().to(self._table.dtype)
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.part.unpack is None:
+            return kernels.embedding(tokens, self._table)
+        return (self.part.unpack(tokens).dense() * self._scale).to(self._table.dtype)
+
+
+Target = torch.Tensor | WeightPart
+Targets = dict[str, Target]
+
+
 def load_weights(
-    directory: Path,
-    groups: Sequence[dict[str, torch.Tensor]],
+    path: Path,
+    tensors: Iterable[StoredTensor],
+    groups: Sequence[Targets],
     *,
     ignored: Set[str] = frozenset(),
-    begin: Callable[[int], dict[str, torch.Tensor] | None] = lambda group: None,
+    begin: Callable[[int], Targets | None] = lambda group: None,
     complete: Callable[[int], None] = lambda group: None,
+    quantize: Quantization | None = None,
 ) -> None:
-    """Copy every tensor of the checkpoint into its target, converting to the target's dtype and device.
+    """Copy every tensor of the checkpoint at `path` into its target, converting to the target's dtype and device.
 
     Args:
-        groups: targets of what belongs together, checkpoint name -> tensor of the same shape; each is forgotten as soon
-            as it is filled.
+        groups: targets of what belongs together, by the checkpoint's names; each is forgotten as soon as it is filled.
         ignored: names that may appear although the model has no use for them.
         begin: called with the number of a group before its first tensor is copied; may give it targets with memory,
             where those of `groups` have none.
         complete: called with the number of a group that has become whole.
+        quantize: what else is to become of the weights: those that are quantised are refused then.
 
     Raises:
-        CheckpointError: a file or tensor is missing, or a tensor is unexpected, misshaped or of a quantised type.
+        CheckpointError: a file or tensor is missing, or a tensor is unexpected, misshaped or of a type that cannot be
+            served.
     """
     groups = list(groups)
     group_of = {name: number for number, group in enumerate(groups) for name in group}
     untouched = set(range(len(groups)))
-    for name, tensor in _tensors(directory):
+    for stored in tensors:
+        name = stored.name
         number = group_of.get(name)
         if number is None:
             if name in ignored or _DERIVED.search(name):
                 continue
-            raise CheckpointError(
-                f"{directory}: unexpected tensor {name!r}; the weights do not belong to this config.json"
-            )
+            raise CheckpointError(f"{path}: unexpected tensor {name!r}; the weights do not belong to this config.json")
         if number in untouched:
             untouched.remove(number)
             groups[number] = begin(number) or groups[number]
         target = groups[number].pop(name, None)
         if target is None:
-            raise CheckpointError(f"{directory}: tensor {name!r} is in two files; is there an old shard among them?")
-        if tensor.shape != target.shape:
+            raise CheckpointError(f"{path}: tensor {name!r} is in two files; is there an old shard among them?")
+        if stored.shape != target.shape:
             raise CheckpointError(
-                f"{directory}: tensor {name!r} has shape {list(tensor.shape)} where config.json implies "
-                f"{list(target.shape)}"
+                f"{path}: tensor {name!r} has shape {list(stored.shape)} where config.json implies {list(target.shape)}"
             )
-        if tensor.dtype not in _STORED:
+        if stored.type not in kernels.PLAIN and quantize is not None and stored.type in kernels.STORED_TYPES:
             raise CheckpointError(
-                f"{directory}: tensor {name!r} is stored as {tensor.dtype}; store float32, bfloat16 or float16"
+                f"{path}: tensor {name!r} is quantised already, to {stored.type}; leave out quantize = {quantize!r}"
             )
-        target.copy_(tensor)
+        if stored.type not in kernels.STORED_TYPES:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is stored as {stored.type}; store float32, bfloat16 or float16"
+            )
+        _fill(target, stored)
         del target
         if not groups[number]:
             complete(number)
     missing = sorted(name for group in groups for name in group)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CheckpointError(f"{directory}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")
+        raise CheckpointError(f"{path}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")
 
 
-def _tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    for path in weight_files(directory):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a mapping
-                    yield name, file.get_tensor(name)
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error
+def _fill(target: Target, stored: StoredTensor) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        data = torch.from_numpy(stored.data)
+    if isinstance(target, torch.Tensor):
+        target.copy_(kernels.stored_numbers(stored.type, data).view(target.shape))
+    elif stored.type in kernels.PLAIN:
+        target.dense.copy_(kernels.stored_numbers(stored.type, data))
+    else:
+        target.unpack = StoredRows(stored.type, data, target.dense.device)

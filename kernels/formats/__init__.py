@@ -7,7 +7,6 @@ is stored: an unpack rule of `stored/` makes a `QuantizedWeight`, which is packe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -19,6 +18,8 @@ from kernels.formats.int8 import W8A16, Int8
 from kernels.formats.levels import Levels
 from kernels.formats.plain import Plain
 from kernels.formats.quantized import QuantizedWeight
+from kernels.formats.stacked import stack_weights
+from kernels.formats.stored import Unpack
 from kernels.formats.weight import PackedWeight
 
 Quantization = Literal["int8", "w8a16", "int4"]
@@ -26,7 +27,15 @@ Quantization = Literal["int8", "w8a16", "int4"]
 FORMATS: dict[str | None, type[PackedWeight]] = {None: Plain, "int8": Int8, "w8a16": W8A16, "int4": Int4}
 """Formats by name; None keeps the numbers of the checkpoint."""
 
-__all__ = ["FORMATS", "PackedWeight", "Quantization", "QuantizedWeight", "pack_quantized", "pack_weight"]
+__all__ = [
+    "FORMATS",
+    "PackedWeight",
+    "Quantization",
+    "QuantizedWeight",
+    "pack_quantized",
+    "pack_weight",
+    "stack_weights",
+]
 
 
 def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> PackedWeight:
@@ -40,7 +49,7 @@ def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> P
     return FORMATS[quantize].pack(weight)
 
 
-def pack_quantized(outputs: int, unpack: Callable[[slice], QuantizedWeight], dtype: torch.dtype) -> GroupedWeight:
+def pack_quantized(outputs: int, unpack: Unpack, dtype: torch.dtype) -> GroupedWeight:
     """Pack the numbers and scales that a file stores, and nothing else, for activations of type `dtype`.
 
     Args:
