@@ -59,6 +59,7 @@ SLOW_FIRST = (
     "tests/gateway/a",
     "tests/gateway/c",
     "tests/gateway/http",
+    "tests/gateway/models",
     "tests/gateway/pipeline",
 )
 """Beginnings of the paths of files that take long, so that all processes end at about the same time."""

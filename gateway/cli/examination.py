@@ -34,6 +34,7 @@ from gateway.cli.connection import without_password
 from gateway.config import checkpoints
 from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, file_of
 from gateway.engines.adapters import registry_url
+from gateway.models.store import ModelStore
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
@@ -117,7 +118,7 @@ def _installation(settings: Settings) -> Iterator[CheckResult]:
     yield _port(settings)
     yield _open_files(settings)
     for pool in settings.pools:
-        yield _model(pool)
+        yield _model(pool, settings.models.open())
     yield _registry(settings)
 
 
@@ -175,11 +176,11 @@ def _open_files(settings: Settings) -> CheckResult:
     return CheckResult("installation", "open files", value)
 
 
-def _model(pool: PoolSettings) -> CheckResult:
-    """Check a pool's model: the gateway reads its tokenizer, and an engine that `serve` starts its weights."""
+def _model(pool: PoolSettings, store: ModelStore) -> CheckResult:
+    """Check a pool's checkpoint: its digest, the tokenizer for the gateway, the weights for an engine of `serve`."""
     name = f"model of {pool.tier}"
     try:
-        checkpoints.check([pool])
+        checkpoints.check([pool], store, read=True)
         size = 0 if pool.engines else open_checkpoint(pool.model).weight_bytes
     except (SettingsError, CheckpointError) as error:
         return CheckResult(
@@ -189,8 +190,9 @@ def _model(pool: PoolSettings) -> CheckResult:
             "broken",
             "set pools.model to a folder in Hugging Face format or a GGUF file",
         )
+    digest = ", digest verified" if checkpoints.expected_digest(pool, store) else ""
     return CheckResult(
-        "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if size else "")
+        "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if size else "") + digest
     )
 
 

@@ -17,6 +17,7 @@ from gateway.cli.cache import cache
 from gateway.cli.connection import config_option, load_settings, run, with_redis, without_password
 from gateway.cli.doctor import doctor
 from gateway.cli.keys import key
+from gateway.cli.models import models
 from gateway.cli.route import route
 from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
@@ -40,6 +41,9 @@ def main() -> None:
         roundhouse chat --once "What is a prefix cache?"
     Use it from any OpenAI client:
         OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="roundhouse-demo")
+    Fetch models that you can serve, and see which there are:
+        roundhouse models list
+        roundhouse models pull smollm2-135m
     Serve your own models: write a roundhouse.toml (docs/configuration.md), then
         roundhouse config check
         roundhouse serve
@@ -163,7 +167,7 @@ def config_check(config: str | None) -> None:
     """Say whether the configuration can be used, and if not, which field is wrong; running gateways keep theirs."""
     settings = load_settings(config)
     try:
-        checkpoints.check(settings.pools)
+        checkpoints.check(settings.pools, settings.models.open())
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
@@ -224,6 +228,7 @@ main.add_command(audit)
 main.add_command(cache)
 main.add_command(doctor)
 main.add_command(key)
+main.add_command(models)
 main.add_command(route)
 main.add_command(safety)
 main.add_command(tenant)

@@ -1,19 +1,36 @@
-"""Checks, before anything is started, that the model of each pool holds what a gateway reads of it."""
+"""Checks before a start that each pool's checkpoint is the right one, and holds what a gateway reads of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from engine.checkpoint.digests import check_digest
+from engine.checkpoint.errors import CheckpointError
 from engine.text.processor import TextProcessor
 from gateway.config.settings import PoolSettings, SettingsError
+from gateway.models.store import ModelStore
 
 
-def check(pools: Sequence[PoolSettings]) -> None:
+def expected_digest(pool: PoolSettings, store: ModelStore) -> str | None:
+    """Return the SHA-256 that a pool's checkpoint must have: that of its settings, or of a model in the store."""
+    if pool.sha256 is not None:
+        return pool.sha256
+    stored = store.holding(Path(pool.model))
+    return None if stored is None else stored.sha256
+
+
+def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = False) -> None:
     """
+    Args:
+        read: read every byte of a checkpoint that must have a digest, also if it has not changed since it was read.
+
     Raises:
-        SettingsError: a model lacks a file, or has one that cannot be used; the message names both and the remedy.
+        SettingsError: a checkpoint has another digest than it must have, or lacks a file, or has one that cannot be
+            used; the message names both and the remedy.
     """
     for pool in pools:
+        _check_digest(pool, store, read)
         try:
             TextProcessor.from_path(pool.model)
         except (ValueError, OSError) as error:
@@ -21,3 +38,14 @@ def check(pools: Sequence[PoolSettings]) -> None:
                 f"pools: {pool.name}: model: {error}; it must be a GGUF file, or a folder in Hugging Face "
                 "format, with config.json, tokenizer.json and safetensors weights"
             ) from error
+
+
+def _check_digest(pool: PoolSettings, store: ModelStore, read: bool) -> None:
+    if (expected := expected_digest(pool, store)) is None:
+        return
+    try:
+        check_digest(Path(pool.model), expected, read=read)
+    except (CheckpointError, OSError) as error:
+        stored = store.holding(Path(pool.model))
+        remedy = f"mend it: roundhouse models pull {stored.source}" if stored else "correct pools.model or pools.sha256"
+        raise SettingsError(f"pools: {pool.name}: model: {error}; {remedy}") from error

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from engine.wire import PolicyName
+from gateway.models.catalogue import Sha256
 from gateway.records.section import Positive, Section, SettingsError
 
 Tier = Literal["small", "medium", "large"]
@@ -20,6 +21,13 @@ class PoolSettings(Section, frozen=True):
     tier: Annotated[Tier, Meta(description="Tier that this pool answers for.")]
     name: Annotated[str, Meta(description="Public name of the model.")]
     model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
+    sha256: Annotated[
+        Sha256 | None,
+        Meta(
+            description="Digest that the checkpoint must have, see [models.md](models.md#digests); a model of the "
+            "store has the one that it was pulled with.",
+        ),
+    ] = None
     engines: Annotated[
         list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
     ] = []

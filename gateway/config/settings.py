@@ -23,6 +23,7 @@ from gateway.config.adapter_sources import normalise
 from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
 from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
+from gateway.config.model_store import ModelStoreSettings
 from gateway.config.origin import LOOPBACK
 from gateway.config.pools import TIERS as TIERS
 from gateway.config.pools import PoolSettings as PoolSettings
@@ -250,6 +251,7 @@ class Settings(Section, frozen=True):
     usage: UsageSettings = UsageSettings()
     router: RouterSettings = RouterSettings()
     adapters: AdapterSettings = AdapterSettings()
+    models: ModelStoreSettings = ModelStoreSettings()
     admin: AdminSettings = AdminSettings()
     identity: IdentitySettings = IdentitySettings()
     engine_tls: EngineTlsSettings = EngineTlsSettings()

@@ -73,7 +73,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     began = monotonic()
     _check_engines(settings)
     lacking = missing("embedder") if _wants_embedder(settings) else None
-    await asyncio.to_thread(checkpoints.check, settings.pools)
+    await asyncio.to_thread(checkpoints.check, settings.pools, settings.models.open())
     data = Path(settings.redis.data)
     with _claim(data), listen(settings) as bound:
         bound.listen(2048)

@@ -1,0 +1,54 @@
+"""A pool's checkpoint with another digest than it must have is refused before anything is started."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.checkpoint.digests import checkpoint_digest
+from gateway.config import checkpoints
+from gateway.config.settings import DEMO, PoolSettings, SettingsError
+from gateway.models.store import ModelStore, StoredModel
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DEMO / "models" / "small", tmp_path / "small"))
+
+
+def test_a_folder_with_its_digest_is_served_and_a_changed_one_is_not(folder: Path, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "store")
+    pool = PoolSettings(tier="small", name="tiny", model=str(folder), sha256=checkpoint_digest(folder))
+    checkpoints.check([pool], store)
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    with pytest.raises(SettingsError, match=r"pools: tiny: model: .* has the sha256 .* correct pools\.model"):
+        checkpoints.check([pool], store)
+
+
+def test_a_model_of_the_store_must_be_what_was_pulled_without_a_digest_in_the_settings(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "store")
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF")
+    model = StoredModel("tiny", "tiny.gguf", 4, checkpoint_digest(file), "hf:acme/tiny/tiny.gguf")
+    store.adopt(file, model.sha256)
+    path = store.add(model)
+    pool = PoolSettings(tier="small", name="tiny", model=str(path))
+    assert checkpoints.expected_digest(pool, store) == model.sha256
+    path.write_bytes(b"FUGG")
+    with pytest.raises(SettingsError, match="mend it: roundhouse models pull hf:acme/tiny/tiny"):
+        checkpoints.check([pool], store)
+
+
+def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+    pool = PoolSettings(tier="small", name="tiny", model=str(tmp_path / "gone.gguf"), sha256="0" * 64)
+    with pytest.raises(SettingsError, match=r"pools: tiny: model: .*No such file.*gone"):
+        checkpoints.check([pool], ModelStore(tmp_path / "store"))
