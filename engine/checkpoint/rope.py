@@ -11,7 +11,7 @@ from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import Family
 from engine.checkpoint.stored_config import StoredConfig
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "divided"]
 
 
 class RopeParameters(msgspec.Struct, frozen=True):
@@ -31,6 +31,8 @@ class RopeParameters(msgspec.Struct, frozen=True):
     high_freq_factor: float | None = None
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
+    divisors: tuple[float, ...] | None = None
+    """What each frequency is divided by under "divided", as GGUF files store the result of any scaling."""
     partial_rotary_factor: float = 1.0
 
 
@@ -41,6 +43,7 @@ _ROPE_REQUIRED: dict[RopeType, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
     "longrope": ("short_factor", "long_factor"),
+    "divided": ("divisors",),
 }
 
 
@@ -129,7 +132,7 @@ def _check_rope(rope: RopeParameters, head_dim: int) -> None:
     for name in _ROPE_REQUIRED[rope.rope_type]:
         if getattr(rope, name) is None:
             raise CheckpointError(f"config.json: rope_parameters of type {rope.rope_type!r} need {name!r}")
-    for name in ("short_factor", "long_factor"):
+    for name in ("short_factor", "long_factor", "divisors"):
         factors = getattr(rope, name)
         if factors is not None and len(factors) != head_dim // 2:
             raise CheckpointError(

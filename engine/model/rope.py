@@ -86,6 +86,8 @@ def inverse_frequencies(config: ModelConfig, rope: RopeParameters, *, long: bool
     match rope.rope_type:
         case "default" | "dynamic":
             return _frequencies(rope.rope_theta, dim)
+        case "divided":
+            return _frequencies(rope.rope_theta, dim) / torch.tensor(rope.divisors)
         case "linear":
             return _frequencies(rope.rope_theta, dim) / (rope.factor or 1.0)
         case "llama3":

@@ -111,7 +111,7 @@ class GgufCheckpoint(ModelCheckpoint):
 
     def _stored(self, name: str, place: TensorPlace, data: Bytes) -> Iterator[StoredTensor]:
         experts = self.config.experts
-        names = checkpoint_names(name, experts)
+        names = checkpoint_names(name, experts, self.config.expert_names)
         if names is None:
             raise CheckpointError(f"unexpected tensor {name!r}; the model has none of this name")
         if not place.type.finite(data):
@@ -154,7 +154,8 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f"{path.name}: {error}") from error
+        begin = f"{path.name}: "
+        raise error if str(error).startswith(begin) else CheckpointError(begin + str(error)) from error
 
 
 def _other_parts(path: Path, metadata: GgufMetadata) -> list[Path]:

@@ -33,9 +33,17 @@ ARCHITECTURES = {
     "mistral3": Architecture("MistralForCausalLM", rotary_pairs=True),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM"),
+    "smollm3": Architecture("SmolLM3ForCausalLM", rotary_pairs=True),
+    "granite": Architecture("GraniteForCausalLM", rotary_pairs=True),
 }
-_MIXTURES = {"llama": "MixtralForCausalLM"}
-"""Names of the architectures that have experts where `expert_count` says so."""
+_MULTIPLIERS = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+"""Keys of Granite's factors."""
 
 _READ = {
     "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
@@ -43,10 +51,10 @@ _READ = {
     "rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
     "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned", "expert_count", "expert_used_count", "vocab_size",
-    "tensor_data_layout",
+    "tensor_data_layout", "expert_feed_forward_length",
 }  # fmt: skip
 """Keys that are read, or say nothing of the computation."""
-_DEFAULTS = {"attention.causal": 1.0, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0}
+_DEFAULTS = {"attention.causal": True, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0}
 """Values under which keys that are not read change nothing."""
 
 
@@ -115,9 +123,16 @@ def stored_config(
         "dtype": _dtype(tensors),
     }
     if experts := metadata.integer(prefix + "expert_count", 0):
-        fields["architectures"] = [_MIXTURES.get(metadata.text("general.architecture"), "a mixture of experts")]
+        if prefix == "llama.":
+            fields["architectures"] = ["MixtralForCausalLM"]
         fields["num_local_experts"] = experts
         fields["num_experts_per_tok"] = metadata.integer(prefix + "expert_used_count")
+        fields["norm_topk_prob"] = True  # Mixtral's routing, which llama.cpp gives Qwen3 too
+        fields["moe_intermediate_size"] = metadata.integer(
+            prefix + "expert_feed_forward_length", fields["intermediate_size"]
+        )
+    if prefix == "granite.":
+        fields |= {name: metadata.number(prefix + key, 1.0) for key, name in _MULTIPLIERS.items()}
     try:
         return msgspec.convert(fields, StoredConfig)
     except msgspec.ValidationError as error:
@@ -127,9 +142,9 @@ def stored_config(
 def _refuse_unknown(metadata: GgufMetadata, prefix: str) -> None:
     for key in metadata.under(prefix):
         full = prefix + key
-        if key in _READ or metadata.neutral(full):
+        if key in _READ or (prefix == "granite." and key in _MULTIPLIERS) or metadata.equals(full, 0):  # switched off
             continue
-        if key not in _DEFAULTS or metadata.number(full) != _DEFAULTS[key]:
+        if key not in _DEFAULTS or not metadata.equals(full, _DEFAULTS[key]):
             raise CheckpointError(f"{full} is not supported, and may change what the model computes")
 
 
@@ -161,7 +176,7 @@ def _rope(
     if divisors is not None:
         if kind != "none":
             raise CheckpointError(f"{scaling}type is {kind!r}, which cannot go with rope_freqs.weight")
-        rope["frequency_divisors"] = divisors.tolist()
+        rope |= {"rope_type": "divided", "divisors": divisors.tolist()}
     return rope
 
 

@@ -25,10 +25,10 @@ class GgufMetadata:
         """Yield the keys that begin with `prefix`, without it."""
         return (key.removeprefix(prefix) for key in self._values if key.startswith(prefix))
 
-    def neutral(self, key: str) -> bool:
-        """Whether a value switches off whatever its key means."""
+    def equals(self, key: str, expected: float) -> bool:
+        """Whether a value is a number, or true or false, and this one."""
         value = self._values[key]
-        return isinstance(value, int | float) and not value
+        return isinstance(value, int | float) and value == expected
 
     def text(self, key: str, default: str | None = None) -> str:
         found: str = self._typed(key, str, default, "a string")

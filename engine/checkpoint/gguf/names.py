@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from engine.checkpoint.families import ExpertNames
+
 _ENDS = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -21,17 +23,15 @@ _MODULES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "block_sparse_moe.gate",
 }
-_EXPERTS = {"ffn_gate": "w1", "ffn_up": "w3", "ffn_down": "w2"}
-"""Mixtral's names of an expert's three weights."""
+_ROUTER = "ffn_gate_inp"
 _OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+?)(_exps)?(?:\.(\d+))?\.(weight|bias)")
 ROPE_FREQUENCIES = "rope_freqs.weight"
 """Name of the tensor that says by what each rotary frequency is divided; it belongs to the configuration."""
 
 
-def checkpoint_names(name: str, experts: int) -> list[str] | None:
-    """Return the names under which a tensor is known, one for each of its `experts` if it stacks them.
+def checkpoint_names(name: str, experts: int, names: ExpertNames | None) -> list[str] | None:
+    """Return the names under which a tensor is known, one for each of the model's `experts` if it stacks them.
 
     None: the model has no such tensor.
     """
@@ -41,9 +41,15 @@ def checkpoint_names(name: str, experts: int) -> list[str] | None:
     if found is None:
         return None
     layer, module, stacked, expert, kind = found.groups()
-    if stacked is None and expert is None:
-        return None if module not in _MODULES else [f"model.layers.{layer}.{_MODULES[module]}.{kind}"]
-    if module not in _EXPERTS or (stacked and expert):
+    prefix = f"model.layers.{layer}"
+    if stacked is None and expert is None and module in _MODULES:
+        return [f"{prefix}.{_MODULES[module]}.{kind}"]
+    if names is None:
+        return None
+    if module == _ROUTER:
+        return [f"{prefix}.{names.block}.gate.{kind}"]
+    projection = {"ffn_gate": names.gate, "ffn_up": names.up, "ffn_down": names.down}.get(module)
+    if projection is None or (stacked and expert):
         return None
     each = range(experts) if stacked else [int(expert)]
-    return [f"model.layers.{layer}.block_sparse_moe.experts.{index}.{_EXPERTS[module]}.{kind}" for index in each]
+    return [f"{prefix}.{names.block}.experts.{index}.{projection}.{kind}" for index in each]

@@ -83,15 +83,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, size: int, pre
             entry = added.get(id)
             control = entry is not None and entry.special
             byte = byte_fallback and token.startswith("<0x")
-            types.append(
-                TokenType.CONTROL
-                if control
-                else TokenType.USER_DEFINED
-                if entry is not None
-                else TokenType.BYTE
-                if byte
-                else TokenType.NORMAL
-            )
+            other = TokenType.BYTE if byte else TokenType.NORMAL
+            types.append(TokenType.CONTROL if control else TokenType.USER_DEFINED if entry is not None else other)
     merges = [" ".join(pair) for pair in description["model"]["merges"]]
     if byte_fallback:
         writer.add_tokenizer_model("llama")
@@ -107,6 +100,16 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, size: int, pre
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+
+
+def change_keys(writer: gguf.GGUFWriter, change: dict[str, Any]) -> None:
+    """Replace values of a writer; None removes a key."""
+    values = writer.kv_data[0]
+    for key, value in change.items():
+        values.pop(key, None)
+        if value is not None:
+            kind = gguf.GGUFValueType.get_type(value)
+            values[key] = gguf.gguf_writer.GGUFValue(value, kind)
 
 
 def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -149,7 +152,7 @@ def _tensors(
     found: list[tuple[str, torch.Tensor]] = []
     for name, tensor in stored.items():
         heads = config["num_attention_heads"] if "q_proj" in name else config["num_key_value_heads"]
-        if architecture in _PAIRS and re_projection(name):
+        if architecture in _PAIRS and _is_rotated(name):
             tensor = tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
         if ".experts." not in name:
             found.append((name, tensor))
@@ -165,6 +168,6 @@ def _tensors(
     return mapped
 
 
-def re_projection(name: str) -> bool:
+def _is_rotated(name: str) -> bool:
     """Whether a tensor belongs to a projection to queries or keys."""
     return ".q_proj." in name or ".k_proj." in name
