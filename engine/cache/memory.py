@@ -52,7 +52,7 @@ class KVCache:
             ValueError: the memory cannot be allocated.
         """
         self.stride = 2 * config.layers
-        """Rows of a layer's caches per block: the ops multiply block ids by it."""
+        """Length of the first axis of a layer's caches per block: the ops multiply block ids by it."""
         shape = (config.kv_heads, BLOCK_SIZE, config.head_dim)
         numbers = config.kv_heads * BLOCK_SIZE * config.head_dim * stored.itemsize
         scales = 4 * config.kv_heads * BLOCK_SIZE if stored == torch.int8 else 0
@@ -83,4 +83,4 @@ class KVCache:
             for layer in range(config.layers)
         ]
         self.sectors = rows.view(blocks, -1).view(dtype)
-        """Memory of all sectors in the model's type, one row per block."""
+        """Memory of all sectors in the model's type, [blocks, elements]."""

@@ -204,9 +204,9 @@ _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-_MLP_ROWS = 256
-"""Rows that an MLP takes at a time on the CPU. The numbers between its two products then stay in caches, and in memory
-that malloc keeps: 2,048 rows need so much that the system takes it back and clears it anew in every layer."""
+_MLP_TOKENS = 256
+"""Tokens that an MLP takes at a time on the CPU. The numbers between its two products then stay in caches, and in
+memory that malloc keeps: 2,048 tokens need so much that the system takes it back and clears it in every layer."""
 
 
 class Mlp:
@@ -231,11 +231,11 @@ class Mlp:
         return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
-        # A row's numbers do not depend on which others are with it.
-        if x.is_cpu and len(x) >= 2 * _MLP_ROWS and (lora is None or isinstance(lora, TablePlan)):
-            parts = torch.split(x, _MLP_ROWS)
+        # A token's numbers do not depend on which others are with it.
+        if x.is_cpu and len(x) >= 2 * _MLP_TOKENS and (lora is None or isinstance(lora, TablePlan)):
+            parts = torch.split(x, _MLP_TOKENS)
             plans: Sequence[LoraPlan | None] = (
-                [None] * len(parts) if lora is None else lora.split_rows(_MLP_ROWS, len(x))
+                [None] * len(parts) if lora is None else lora.split_rows(_MLP_TOKENS, len(x))
             )
             return torch.cat([self._run(rows, plan) for rows, plan in zip(parts, plans, strict=True)])
         return self._run(x, lora)

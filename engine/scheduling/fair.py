@@ -6,7 +6,7 @@ preemption, each divided by its weight. The tenant with the lowest counter goes 
 
 * A tenant that had nothing waiting is lifted to the *floor* of its class less `CREDIT`. The floor is at least the
   lowest counter of those that wait, as in the paper, and also rises at the class's mean rate (the virtual time of
-  WF2Q+), so that a row of new tenants does not push an old one back for ever.
+  WF2Q+), so that new tenants, one after the other, do not push an old one back for ever.
 * A class goes before a lower one until that has waited unserved for `aging` seconds more per level; the lower one then
   gets one turn, however much waits in it. Each class has its own counters.
 """
@@ -108,7 +108,7 @@ class Fair:
 
     def within_share(self, request: Request) -> bool:
         queue = self._queues[request.service]
-        lower = any(other.rows for other in self._queues.values() if other.level > queue.level)
+        lower = any(other.running for other in self._queues.values() if other.level > queue.level)
         return lower or queue.within_share(queue.flow(request.tenant))
 
     def claim(
@@ -116,7 +116,7 @@ class Fair:
     ) -> Sequence[Request]:
         """Choose requests that give way: of lower classes, and of tenants that paid more and keep their share without.
 
-        A share is by weight among the tenants of the class, of the rows that the class has. Because the other tenant
+        A share is by weight among the tenants of the class, of the class's running requests. Because the other tenant
         still has its share afterwards, it cannot claim the same room back. For KV blocks a tenant that runs already
         must keep within its share of these, too.
         """
@@ -128,14 +128,14 @@ class Fair:
         held = sum(len(other.block_table) for other in same_class)
         own = sum(len(other.block_table) for other in same_class if other.tenant == request.tenant)
         fits = shortage.blocks <= 0 or (own + shortage.needs) * queue.weight <= held * mine.weight
-        entitled = queue.within_share(mine) and (fits or not mine.rows)
+        entitled = queue.within_share(mine) and (fits or not mine.running)
         blocks, taken = shortage.blocks, Counter[Flow]()
         chosen = []
         for victim in victims():
             other = victim.request
             if other.service == request.service:
                 flow = queue.flow(other.tenant)
-                keeps_share = (flow.rows - taken[flow] - 1) * queue.weight >= queue.rows * flow.weight
+                keeps_share = (flow.running - taken[flow] - 1) * queue.weight >= queue.running * flow.weight
                 if not (entitled and keeps_share and flow.counter > mine.counter):
                     continue
                 taken[flow] += 1
@@ -154,6 +154,6 @@ class Fair:
         return PromptShare((queue.level, request.tenant), flow.weight, flow.counter - queue.floor)
 
     def check_integrity(self, running: Sequence[Request]) -> None:
-        rows = Counter((request.service, request.tenant) for request in running)
+        counts = Counter((request.service, request.tenant) for request in running)
         for service, queue in self._queues.items():
-            queue.check_integrity({tenant: count for (other, tenant), count in rows.items() if other == service})
+            queue.check_integrity({tenant: count for (other, tenant), count in counts.items() if other == service})

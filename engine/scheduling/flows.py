@@ -38,12 +38,12 @@ class Flow:
     """Expected cost of the waiting requests."""
     passed: set[Request] = field(default_factory=set)
     """Waiting requests that were passed over in this step."""
-    rows: int = 0
+    running: int = 0
     """Number of running requests."""
 
     @property
     def live(self) -> int:
-        return len(self.line) + self.rows
+        return len(self.line) + self.running
 
     @property
     def considered(self) -> bool:
@@ -62,7 +62,7 @@ class ServiceQueue:
         """Total weight of all flows that have requests."""
         self.floor = 0.0
         """What flows have paid on average, by weight, since the class was idle; at least the lowest counter."""
-        self.rows = self.waiting = self.work = 0
+        self.running = self.waiting = self.work = 0
         self._aging = aging
         self._flows: dict[str, Flow] = {}
         self._backlog: dict[Flow, None] = {}
@@ -122,8 +122,8 @@ class ServiceQueue:
 
     def rejoin(self, request: Request, now: float) -> None:
         flow = self._flows[request.tenant]
-        flow.rows -= 1
-        self.rows -= 1
+        flow.running -= 1
+        self.running -= 1
         self._enqueue(flow, request, now)
 
     def leave(self, request: Request) -> None:
@@ -163,8 +163,8 @@ class ServiceQueue:
     def admit(self, request: Request, cached: int, now: float) -> None:
         flow = self._flows[request.tenant]
         self._dequeue(flow, request)
-        flow.rows += 1
-        self.rows += 1
+        flow.running += 1
+        self.running += 1
         self._admissions += 1
         flow.served = self._admissions
         self.since = now
@@ -177,15 +177,15 @@ class ServiceQueue:
 
     def finish(self, request: Request) -> None:
         flow = self._flows[request.tenant]
-        flow.rows -= 1
-        self.rows -= 1
+        flow.running -= 1
+        self.running -= 1
         self._settle(flow)
 
     def within_share(self, flow: Flow) -> bool:
-        """Whether a flow with one more row has no more than its share, by weight, of the rows of its class."""
-        return not flow.rows or (flow.rows + 1) * self.weight <= self.rows * flow.weight
+        """Whether a flow with one more running request has no more than its share, by weight, of those of its class."""
+        return not flow.running or (flow.running + 1) * self.weight <= self.running * flow.weight
 
-    def check_integrity(self, rows: Mapping[str, int]) -> None:
+    def check_integrity(self, running: Mapping[str, int]) -> None:
         """Check the bookkeeping against itself and against the running requests by tenant.
 
         Raises:
@@ -193,11 +193,12 @@ class ServiceQueue:
         """
         flows, top = self._flows.values(), self.top()
         problems = {
-            "rows are counted wrongly": {flow.tenant: flow.rows for flow in flows if flow.rows} != rows,
-            "the class's sums are wrong": (self.waiting, self.rows, self.work)
+            "running requests are counted wrongly": {flow.tenant: flow.running for flow in flows if flow.running}
+            != running,
+            "the class's sums are wrong": (self.waiting, self.running, self.work)
             != (
                 sum(len(flow.line) for flow in flows),
-                sum(flow.rows for flow in flows),
+                sum(flow.running for flow in flows),
                 sum(flow.work for flow in flows),
             ),
             "a flow's work is counted wrongly": any(
@@ -254,7 +255,7 @@ class ServiceQueue:
             return
         self.weight -= flow.weight
         self._idle[flow] = None
-        if not self.rows and not self.waiting:  # a fresh start for everybody
+        if not self.running and not self.waiting:  # a fresh start for everybody
             for flows in (self._flows, self._idle, self._passed):
                 flows.clear()
             self.floor = self.weight = 0.0

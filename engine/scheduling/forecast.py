@@ -68,7 +68,7 @@ class Forecast:
     def queue_seconds(self, ahead: int, running: Sequence[Request], *, full: bool) -> float:
         """Predict how long a request waits behind `ahead` tokens of others and what runs; 0 while nothing is known.
 
-        If all rows are taken, a request has to end first: meanwhile about as many tokens run as one request has.
+        If no more may run, a request has to end first: meanwhile about as many tokens run as one request has.
         """
         tokens = float(ahead)
         for request in running:

@@ -205,12 +205,12 @@ class Scheduler:
                 step.prompts.add(request)
 
     def _admit(self, step: PlannedStep) -> None:
-        """Move requests from the queue into the step while tokens, rows and blocks last."""
+        """Move requests from the queue into the step while tokens, blocks and `max_running` allow it."""
         policy = self._policy
         policy.open(step.now)
         passed_over = 0
         while (request := policy.first()) is not None and step.prompts.has_room(request):
-            if not self._has_row and not policy.within_share(request):
+            if not self._may_run_more and not policy.within_share(request):
                 return
             if request.adapter is not None and not self.adapters.admits(request):
                 self._withdraw(self.adapters.close(request.adapter))
@@ -232,13 +232,13 @@ class Scheduler:
                 step.prompts.add(request)
 
     def _find_room(self, request: Request, hits: Sequence[int], blocks: int, step: PlannedStep) -> bool:
-        """Whether a waiting request gets a row and `blocks` beside its cached ones, with preemptions or without."""
+        """Whether a waiting request may run and gets `blocks` beside its cached ones, with preemptions or without."""
         if self._missing(blocks, ()) > 0 and not self._policy.within_share(request):
             return False  # no request gives way, whatever its cached blocks add to what is missing
         if not self._preemption.may_run(request, self._running):
             return False
         missing = self._missing(blocks, hits)
-        if self._has_row and missing <= 0:
+        if self._may_run_more and missing <= 0:
             return True
 
         def victims() -> list[Victim]:
@@ -248,10 +248,10 @@ class Scheduler:
         shortage = Shortage(missing, blocks + len(hits))
         for victim in self._policy.claim(request, shortage, self._running, victims) if self._running else ():
             self._preempt(victim, step)
-        return self._has_row and self._missing(blocks, hits) <= 0
+        return self._may_run_more and self._missing(blocks, hits) <= 0
 
     @property
-    def _has_row(self) -> bool:
+    def _may_run_more(self) -> bool:
         return len(self._running) < self.config.max_running
 
     def _missing(self, blocks: int, hits: Sequence[int]) -> int:
@@ -368,7 +368,7 @@ class Scheduler:
 
     def _queue_seconds(self, ahead: int) -> float:
         """Predict the time until a request behind `ahead` tokens of others starts; 0 while the speed is unknown."""
-        return self._forecast.queue_seconds(ahead, self._running, full=not self._has_row)
+        return self._forecast.queue_seconds(ahead, self._running, full=not self._may_run_more)
 
 
 def _policy_named(name: PolicyName, aging: float) -> QueuePolicy:
