@@ -18,9 +18,9 @@ def rope_and_store(
 ) -> None:
     """Rotate query [T, H, D] in place (RoFormer's embedding, in halves); write rotated key and value [T, K, D].
 
-    Dimension i < D/2 is paired with i + D/2. Row rotations[t] of `table` [rows, D] fp32 holds the cosines of token t's
-    D/2 angles and then their sines. Keys and values go into the cache at slots [T] (block * block_size + offset), in
-    the cache's type, int8 with scales (see `quantize_kv`).
+    Of the first R dimensions, i < R/2 is paired with i + R/2; the others stay as they are. Row rotations[t] of `table`
+    [rows, R] fp32 holds the cosines of token t's R/2 angles and then their sines. Keys and values go into the cache at
+    slots [T] (block * block_size + offset), in the cache's type, int8 with scales (see `quantize_kv`).
     """
     cos, sin = table.index_select(0, rotations).unsqueeze(1).chunk(2, dim=-1)
     query.copy_(_rotated(query, cos, sin))
@@ -44,5 +44,6 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    low, high = heads.float().chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+    half = cos.shape[-1]
+    low, high, rest = heads.float().tensor_split((half, 2 * half), dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin, rest), dim=-1)

@@ -16,23 +16,29 @@ TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
 
 
 def turned(heads: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """As complex numbers, dimensions i and i + D/2 are multiplied by exp(i angle)."""
-    (real, imaginary), (cos, sin) = heads.double().chunk(2, -1), table.double().unsqueeze(1).chunk(2, -1)
+    """As complex numbers, dimensions i and i + R/2 of the first R are multiplied by exp(i angle)."""
+    turning, rest = heads.double().tensor_split((table.shape[1],), -1)
+    (real, imaginary), (cos, sin) = turning.chunk(2, -1), table.double().unsqueeze(1).chunk(2, -1)
     product = torch.complex(real, imaginary) * torch.complex(cos, sin)
-    return torch.cat((product.real, product.imag), -1)
+    return torch.cat((product.real, product.imag, rest), -1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tokens=st.integers(0, 9), dim=st.sampled_from([2, 6, 48, 64, 128]), seed=st.integers(0, 99))
+@given(
+    tokens=st.integers(0, 9),
+    sizes=st.sampled_from([(2, 2), (6, 6), (48, 48), (64, 64), (128, 128), (6, 2), (64, 48), (128, 96), (128, 6)]),
+    seed=st.integers(0, 99),
+)
 def test_queries_and_keys_turn_and_only_the_slots_are_written(
-    body: Body, dtype: torch.dtype, tokens: int, dim: int, seed: int
+    body: Body, dtype: torch.dtype, tokens: int, sizes: tuple[int, int], seed: int
 ) -> None:
+    dim, rotated = sizes
     torch.manual_seed(seed)
     run, device = body
     heads = torch.randn(tokens, 9, dim).to(device, dtype)
     before, (query, key, value, _) = heads.clone(), heads.split([3, 2, 2, 2], dim=1)
-    angles = torch.randn(50, dim // 2, device=device)
+    angles = torch.randn(50, rotated // 2, device=device)
     table, rotations = torch.cat((angles.cos(), angles.sin()), -1), torch.randint(50, (tokens,), device=device)
     slots = torch.randperm(4 * BLOCK, device=device)[:tokens]
     # The rows between the blocks are another layer's.
@@ -54,5 +60,5 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
     index = torch.zeros(2, dtype=torch.long, device=body[1])
     with pytest.raises(ValueError, match="slots has another type"):
         body[0].rope_and_store(query, key, key, table, index, *caches, *SCALES, index.int())
-    with pytest.raises(ValueError, match="table has 6 elements in dimension 1 instead of 8"):
-        body[0].rope_and_store(query, key, key, table[:, :6].contiguous(), index, *caches, *SCALES, index)
+    with pytest.raises(ValueError, match="table must have an even number of columns, at most query's dimensions"):
+        body[0].rope_and_store(query, key, key, torch.zeros(5, 10, device=body[1]), index, *caches, *SCALES, index)

@@ -20,11 +20,11 @@ Arguments = tuple[Any, ...]
 every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0) -> Arguments:
+def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0, rotated: int | None = None) -> Arguments:
     """Queries, keys and values as strided views of a packed projection, and caches without a number in them."""
     generator = torch.Generator().manual_seed(seed)
     heads = torch.randn(tokens, 7, dim, generator=generator).to(dtype)
-    angles = torch.randn(50, dim // 2, generator=generator)
+    angles = torch.randn(50, (dim if rotated is None else rotated) // 2, generator=generator)
     caches = [torch.full((4, 2, BLOCK, dim), torch.nan, dtype=dtype).transpose(1, 2) for _ in range(2)]
     return (
         *heads.split([3, 2, 2], dim=1),
@@ -36,10 +36,11 @@ def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0) -> Argum
 
 
 def turned(heads: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """As complex numbers, dimensions i and i + D/2 are multiplied by exp(i angle)."""
-    (real, imaginary), (cos, sin) = heads.double().chunk(2, -1), table.double().unsqueeze(1).chunk(2, -1)
+    """As complex numbers, dimensions i and i + R/2 of the first R are multiplied by exp(i angle)."""
+    turning, rest = heads.double().tensor_split((table.shape[1],), -1)
+    (real, imaginary), (cos, sin) = turning.chunk(2, -1), table.double().unsqueeze(1).chunk(2, -1)
     product = torch.complex(real, imaginary) * torch.complex(cos, sin)
-    return torch.cat((product.real, product.imag), -1)
+    return torch.cat((product.real, product.imag, rest), -1)
 
 
 def check(run: object, given: Arguments) -> None:
@@ -59,29 +60,31 @@ def check(run: object, given: Arguments) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_shape
-@given(tokens=st.integers(0, 20), dim=st.integers(1, 66).map(lambda half: 2 * half), seed=st.integers(0, 99))
+@given(tokens=st.integers(0, 20), halves=st.tuples(st.integers(1, 66), st.integers(1, 66)), seed=st.integers(0, 99))
 def test_queries_and_keys_turn_and_only_the_slots_are_written(
-    built: str, dtype: torch.dtype, tokens: int, dim: int, seed: int
+    built: str, dtype: torch.dtype, tokens: int, halves: tuple[int, int], seed: int
 ) -> None:
-    check(kernels.rope_and_store, arguments(tokens, dim, dtype, seed))
+    rotated, dim = sorted(2 * half for half in halves)
+    for turned_dimensions in (rotated, dim):
+        check(kernels.rope_and_store, arguments(tokens, dim, dtype, seed, turned_dimensions))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", [2, 20, 64])
-def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
-    check(reference.rope_and_store, arguments(9, dim, dtype))
+@pytest.mark.parametrize(("dim", "rotated"), [(2, 2), (20, 20), (64, 64), (64, 48), (20, 2)])
+def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int, rotated: int) -> None:
+    check(reference.rope_and_store, arguments(9, dim, dtype, rotated=rotated))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
-@pytest.mark.parametrize("dim", [20, 48, 128, 256])
+@pytest.mark.parametrize(("dim", "rotated"), [(20, 20), (48, 48), (128, 128), (256, 256), (20, 6), (128, 96)])
 def test_narrower_caches_get_what_the_specification_says(
-    built: str, dtype: torch.dtype, stored: torch.dtype, dim: int
+    built: str, dtype: torch.dtype, stored: torch.dtype, dim: int, rotated: int
 ) -> None:
     """Bit for bit: tiny numbers and huge ones, zeros and whole vectors of them among ordinary ones."""
     results = []
     for run in (kernels.rope_and_store, reference.rope_and_store):
-        query, key, value, table, rotations, _, slots = arguments(40, dim, dtype)
+        query, key, value, table, rotations, _, slots = arguments(40, dim, dtype, rotated=rotated)
         for x in (key, value):
             x[::3] *= 0.003
             x[1::5] *= 500
@@ -139,6 +142,7 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
     for place, wrong, message in [
         (1, good[1].bfloat16(), "key has another type"),
         (3, good[3].double(), "table has another type"),
+        (3, torch.zeros(50, 18), "table must have an even number of columns, at most query's dimensions"),
         (4, good[4] + 50, "rotations has .*, beyond 50"),
         (6, good[6].contiguous(), "value_cache must be laid out as key_cache is"),
         (9, good[9] - 100, "slots has -"),

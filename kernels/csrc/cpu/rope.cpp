@@ -43,13 +43,13 @@ void prefetch(const RopeAndStore<T, C>& p, int64_t token) {
 
 template <class T, class C>
 void rope_and_store(const RopeAndStore<T, C>& p) {
-  const int64_t half = p.dim / 2;
+  const int64_t half = p.rotated / 2, rest = p.dim - p.rotated;
   const int64_t bytes = 2 * p.tokens * (p.heads + 2 * p.kv_heads) * p.dim * static_cast<int64_t>(sizeof(T));
   parallel_for(p.tokens, bytes, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < std::min(begin + kAhead, end); ++token) prefetch(p, token);
     for (int64_t token = begin; token < end; ++token) {
       if (token + kAhead < end) prefetch(p, token + kAhead);
-      const float *cos = p.table + p.rotations[token] * p.dim, *sin = cos + half;
+      const float *cos = p.table + p.rotations[token] * p.rotated, *sin = cos + half;
       for (int64_t head = 0; head < p.heads; ++head) {
         T* query = p.query + token * p.query_stride + head * p.dim;
         rotate(query, cos, sin, half, query);
@@ -62,11 +62,13 @@ void rope_and_store(const RopeAndStore<T, C>& p) {
         const T* value = p.value + token * p.value_stride + head * p.dim;
         if constexpr (std::is_same<T, C>::value) {
           rotate(key, cos, sin, half, p.cache.keys + place);
+          std::memcpy(p.cache.keys + place + p.rotated, key + p.rotated, rest * sizeof(T));
           std::memcpy(p.cache.values + place, value, p.dim * sizeof(T));
         } else {
           const int64_t scale = p.cache.scale_place(block, head) + offset;
           alignas(64) float wide[kMostDimensions];
           rotate(key, cos, sin, half, wide);
+          widen(key + p.rotated, rest, 1.0f, wide + p.rotated);
           narrow(wide, p.dim, p.cache.keys + place, p.cache.key_scales + scale);
           widen(value, p.dim, 1.0f, wide);
           narrow(wide, p.dim, p.cache.values + place, p.cache.value_scales + scale);

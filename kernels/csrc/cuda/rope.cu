@@ -18,7 +18,7 @@ bool whole(const RopeAndStore<T, T>& p) {
   // Powers of two divide all of them if they divide this.
   const int64_t strides = p.query_stride | p.key_stride | p.value_stride | p.cache.block_stride | p.cache.token_stride |
                           p.cache.head_stride;
-  return p.dim / 2 % kVector<T> == 0 && strides % kVector<T> == 0 && aligned(p.query) && aligned(p.key) &&
+  return (p.dim / 2 | p.rotated / 2) % kVector<T> == 0 && strides % kVector<T> == 0 && aligned(p.query) && aligned(p.key) &&
          aligned(p.value) && aligned(p.cache.keys) && aligned(p.cache.values);
 }
 

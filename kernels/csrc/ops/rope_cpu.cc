@@ -33,7 +33,7 @@ void run(TensorView query, TensorView key, TensorView value, TensorView table, T
   arguments.visit<T>([&](const auto& cache) {
     rope_and_store(RopeAndStore<T, std::remove_pointer_t<decltype(cache.keys)>>{
         data<T>(query), data<T>(key), data<T>(value), query.stride(0), key.stride(0), value.stride(0), data<float>(table),
-        data<int64_t>(rotations), cache, data<int64_t>(slots), query.size(0), query.size(1), key.size(1), query.size(2)});
+        data<int64_t>(rotations), cache, data<int64_t>(slots), query.size(0), query.size(1), key.size(1), query.size(2), table.size(1)});
   });
 }
 
@@ -51,7 +51,8 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_type(table, kFloat32, "table");
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
-  check_size(table, 1, query.size(2), "table");
+  ROUNDHOUSE_CHECK(table.size(1) % 2 == 0 && table.size(1) <= query.size(2))
+      << "table must have an even number of columns, at most query's dimensions";
   const CpuCacheArguments cache{key_cache, value_cache, key_scales, value_scales};
   cache.check(key);
   check_size(key_cache, 2, key.size(1), "key_cache");

@@ -41,7 +41,8 @@ void run(TensorView query, TensorView key, TensorView value, TensorView table, T
                                                                          query.size(0),
                                                                          static_cast<int>(query.size(1)),
                                                                          static_cast<int>(key.size(1)),
-                                                                         static_cast<int>(query.size(2))};
+                                                                         static_cast<int>(query.size(2)),
+                                                                         static_cast<int>(table.size(1))};
     rope_and_store(p, stream_of(query));
   });
 }
@@ -61,7 +62,8 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_type(table, kFloat32, "table");
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
-  check_size(table, 1, query.size(2), "table");
+  ROUNDHOUSE_CHECK(table.size(1) % 2 == 0 && table.size(1) <= query.size(2))
+      << "table must have an even number of columns, at most query's dimensions";
   const CudaCacheArguments cache{key_cache, value_cache, key_scales, value_scales};
   cache.check(key);
   check_size(key_cache, 2, key.size(1), "key_cache");

@@ -24,12 +24,12 @@ def rms_norm(body: library.Library) -> torch.Tensor:
 
 
 def rope(body: library.Library) -> torch.Tensor:
-    """Rotate and store into int8: results equal those of plain torch, and what is not a slot stays."""
+    """Rotate a part of each head and store into int8: the numbers of plain torch, and what is no slot stays."""
     torch.manual_seed(0)
     tokens, dim = 5, 20
     heads = torch.randn(tokens, 7, dim)
     query, key, value = heads.split([3, 2, 2], 1)
-    table, places, slots = torch.randn(9, dim), torch.randint(9, (tokens,)), torch.randperm(32)[:tokens]
+    table, places, slots = torch.randn(9, 12), torch.randint(9, (tokens,)), torch.randperm(32)[:tokens]
     caches = [torch.zeros(2, 16, 2, dim, dtype=torch.int8) for _ in range(2)]
     scales = [torch.full((2, 2, 16), 7.0).transpose(1, 2) for _ in range(2)]
     expected = [x.clone() for x in (query, key, value, *caches, *scales)]
@@ -118,7 +118,8 @@ FAULTS = {
     ],
     "rope": [
         Fault("a lane's magnitude for a head's", "rope.cuh", "reduce_warp(most, Max())", "most"),
-        Fault("values turned too", "rope.cuh", "is_value ? y :", "false ? y :"),
+        Fault("values turned too", "rope.cuh", "pair.rotated && !is_value", "pair.rotated"),
+        Fault("dimensions that stay from elsewhere", "rope.cuh", "pair : pair + p.rotated / 2", "pair : pair"),
         Fault(
             "scales of another token",
             "rope.cuh",
