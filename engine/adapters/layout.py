@@ -60,11 +60,15 @@ def place(config: ModelConfig, module: Module, layer: int | None) -> Place:
             begins = {"q_proj": 0, "k_proj": queries, "v_proj": queries + keys}
             begin, size = begins[module], queries if module == "q_proj" else keys
             return Place(f"{layer}.qkv", hidden, queries + 2 * keys, begin, begin + size)
+        case "qkv_proj":
+            return Place(f"{layer}.qkv", hidden, queries + 2 * keys, 0, queries + 2 * keys)
         case "o_proj":
             return Place(f"{layer}.output", queries, hidden, 0, hidden)
         case "gate_proj" | "up_proj":
             begin = 0 if module == "gate_proj" else inner
             return Place(f"{layer}.gate_up", hidden, 2 * inner, begin, begin + inner)
+        case "gate_up_proj":
+            return Place(f"{layer}.gate_up", hidden, 2 * inner, 0, 2 * inner)
         case "down_proj":
             return Place(f"{layer}.down", inner, hidden, 0, hidden)
         case "router":

@@ -84,13 +84,18 @@ def _linears(model: ModelConfig) -> Iterator[_Linear]:
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     for layer in range(model.layers):
         attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-        yield _Linear("q_proj", layer, f"{attention}.q_proj", hidden, queries, model.qkv_bias)
-        yield _Linear("k_proj", layer, f"{attention}.k_proj", hidden, keys, model.qkv_bias)
-        yield _Linear("v_proj", layer, f"{attention}.v_proj", hidden, keys, model.qkv_bias)
+        if model.fused:
+            yield _Linear("qkv_proj", layer, f"{attention}.qkv_proj", hidden, queries + 2 * keys, model.qkv_bias)
+            yield _Linear("gate_up_proj", layer, f"{mlp}.gate_up_proj", hidden, 2 * inner, model.mlp_bias)
+        else:
+            yield _Linear("q_proj", layer, f"{attention}.q_proj", hidden, queries, model.qkv_bias)
+            yield _Linear("k_proj", layer, f"{attention}.k_proj", hidden, keys, model.qkv_bias)
+            yield _Linear("v_proj", layer, f"{attention}.v_proj", hidden, keys, model.qkv_bias)
         yield _Linear("o_proj", layer, f"{attention}.o_proj", queries, hidden, model.output_bias)
-        if not model.experts:
+        if not model.experts and not model.fused:
             yield _Linear("gate_proj", layer, f"{mlp}.gate_proj", hidden, inner, model.mlp_bias)
             yield _Linear("up_proj", layer, f"{mlp}.up_proj", hidden, inner, model.mlp_bias)
+        if not model.experts:
             yield _Linear("down_proj", layer, f"{mlp}.down_proj", inner, hidden, model.mlp_bias)
     yield _Linear("lm_head", None, HEAD, hidden, model.vocabulary, False)
 

@@ -45,6 +45,8 @@ class ModelConfig:
     output_bias: bool
     mlp_bias: bool
     activation: Activation
+    fused: bool
+    """Whether query, key and value, and gate and up are one tensor each in the checkpoint."""
     qk_norm: bool
     norm_names: tuple[str, ...]
     """A layer's norms before attention and before the MLP; if there are four, also those of what each of them gives."""
@@ -112,6 +114,7 @@ class ModelConfig:
             output_bias=raw.attention_bias if family.output_bias is None else family.output_bias,
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
             activation=_activation(raw, family),
+            fused=family.fused,
             qk_norm=family.qk_norm,
             norm_names=family.norm_names,
             norm_offset=family.norm_offset,
@@ -121,7 +124,7 @@ class ModelConfig:
             experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
             expert_names=None if mixture is None else mixture.names,
             embedding_scale=factors.embedding / factors.residual,
-            score_scale=factors.score * head_dim**0.5,
+            score_scale=factors.score,
             logits_scale=factors.logits,
             rope=rope,
             ropes=read_ropes(raw, family, rope, windows, head_dim),
@@ -191,19 +194,19 @@ class _Factors(NamedTuple):
     residual: float
     """Of what a layer adds to the residual."""
     score: float
+    """Of scores, beyond 1 / sqrt(head_dim)."""
     logits: float
 
 
 def _factors(raw: StoredConfig, family: Family, head_dim: int) -> _Factors:
     match family.factors:
         case "none":
-            return _Factors(1.0, 1.0, head_dim**-0.5, 1.0)
+            return _Factors(1.0, 1.0, 1.0, 1.0)
         case "sizes":
-            return _Factors(raw.hidden_size**0.5, 1.0, raw.query_pre_attn_scalar**-0.5, 1.0)
+            return _Factors(raw.hidden_size**0.5, 1.0, (head_dim / raw.query_pre_attn_scalar) ** 0.5, 1.0)
         case "multipliers":
-            return _Factors(
-                raw.embedding_multiplier, raw.residual_multiplier, raw.attention_multiplier, 1.0 / raw.logits_scaling
-            )
+            score = raw.attention_multiplier * head_dim**0.5
+            return _Factors(raw.embedding_multiplier, raw.residual_multiplier, score, 1.0 / raw.logits_scaling)
 
 
 def _intermediate_size(raw: StoredConfig, family: Family) -> int:

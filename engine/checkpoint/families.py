@@ -38,12 +38,18 @@ class Family:
     qkv_bias: bool | None = None
     output_bias: bool | None = None
     mlp_bias: bool | None = False
+    fused: bool = False
+    """Whether query, key and value, and gate and up are one tensor each in the checkpoint."""
     qk_norm: bool = False
     default_kv_heads: int | None = None
     default_head_dim: int | None = None
     default_theta: float = 10_000.0
     default_local_theta: float | None = None
     """Base of the rotary embedding of layers with a window, if that is another one."""
+    partly_rotated: bool = False
+    """Whether `partial_rotary_factor` may leave dimensions of a head as they are."""
+    rope_aliases: Mapping[str, str] = field(default_factory=dict)
+    """Older names of values of `rope_type`."""
     activation_key: Literal["hidden_act", "hidden_activation"] = "hidden_act"
     default_activation: str = "silu"
     norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
@@ -127,6 +133,14 @@ FAMILIES = {
             "final_logit_softcapping": (None,),
             "use_bidirectional_attention": (False, None),
         },
+    ),
+    "Phi3ForCausalLM": Family(
+        qkv_bias=False,
+        output_bias=False,
+        fused=True,
+        partly_rotated=True,
+        rope_aliases={"su": "longrope", "yarn": "longrope"},
+        windowed="all layers",
     ),
     "GraniteForCausalLM": Family(mlp_bias=None, factors="multipliers"),
     "MixtralForCausalLM": Family(

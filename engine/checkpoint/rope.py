@@ -35,6 +35,10 @@ class RopeParameters(msgspec.Struct, frozen=True):
     """What each frequency is divided by under "divided", as GGUF files store the result of any scaling."""
     partial_rotary_factor: float = 1.0
 
+    def rotated(self, head_dim: int) -> int:
+        """Number of a head's dimensions that are rotated; the others stay as they are."""
+        return int(head_dim * self.partial_rotary_factor)
+
 
 _ROPE_REQUIRED: dict[RopeType, tuple[str, ...]] = {
     "default": (),
@@ -68,7 +72,7 @@ def read_rope(raw: StoredConfig, family: Family, head_dim: int) -> RopeParameter
     else:
         fields = raw.rope_scaling or raw.rope_parameters or {}
     theta = raw.rope_theta if raw.rope_theta is not None else family.default_theta
-    return _parameters(raw, fields, theta, head_dim)
+    return _parameters(raw, family, fields, theta, head_dim)
 
 
 def read_ropes(
@@ -80,7 +84,7 @@ def read_ropes(
     if family.default_local_theta is None:
         return (rope,) * len(windows)
     theta = family.default_local_theta if raw.rope_local_base_freq is None else raw.rope_local_base_freq
-    local = _parameters(raw, _of_layers(raw, "sliding_attention"), theta, head_dim)
+    local = _parameters(raw, family, _of_layers(raw, "sliding_attention"), theta, head_dim)
     for each in (rope, local):
         if each.rope_type in ("dynamic", "longrope"):
             raise CheckpointError(
@@ -102,12 +106,15 @@ def _of_layers(raw: StoredConfig, kind: str) -> dict[str, Any]:
     return kinds.get(kind) or {}
 
 
-def _parameters(raw: StoredConfig, given: dict[str, Any], theta: float, head_dim: int) -> RopeParameters:
+def _parameters(
+    raw: StoredConfig, family: Family, given: dict[str, Any], theta: float, head_dim: int
+) -> RopeParameters:
     fields = dict(given)
     for name, value in fields.items():
         if isinstance(value, dict):
             raise CheckpointError(f"config.json: rope_parameters per layer type ({name!r}) are not supported")
-    fields.setdefault("rope_type", fields.pop("type", "default"))
+    named = fields.setdefault("rope_type", fields.pop("type", "default"))
+    fields["rope_type"] = family.rope_aliases.get(named, named)
     if fields["rope_type"] not in _ROPE_REQUIRED:
         raise CheckpointError(
             f"config.json: rope_type {fields['rope_type']!r} is not supported; these are: {', '.join(_ROPE_REQUIRED)}"
@@ -124,22 +131,25 @@ def _parameters(raw: StoredConfig, given: dict[str, Any], theta: float, head_dim
         rope = msgspec.convert(fields, RopeParameters)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"config.json: rope_parameters: {error}") from error
-    _check_rope(rope, head_dim)
+    _check_rope(rope, head_dim, family)
     return rope
 
 
-def _check_rope(rope: RopeParameters, head_dim: int) -> None:
+def _check_rope(rope: RopeParameters, head_dim: int, family: Family) -> None:
     for name in _ROPE_REQUIRED[rope.rope_type]:
         if getattr(rope, name) is None:
             raise CheckpointError(f"config.json: rope_parameters of type {rope.rope_type!r} need {name!r}")
+    rotated = rope.rotated(head_dim)
+    whole = rope.partial_rotary_factor == 1.0
+    if not whole and not (family.partly_rotated and 0 < rotated <= head_dim and rotated % 2 == 0):
+        served = "what leaves an even number of dimensions" if family.partly_rotated else "only 1.0"
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor {rope.partial_rotary_factor} is not supported; {served} is"
+        )
     for name in ("short_factor", "long_factor", "divisors"):
         factors = getattr(rope, name)
-        if factors is not None and len(factors) != head_dim // 2:
+        if factors is not None and len(factors) != rotated // 2:
             raise CheckpointError(
-                f"config.json: rope_parameters: {name} has {len(factors)} entries; head_dim {head_dim} "
-                f"needs {head_dim // 2}"
+                f"config.json: rope_parameters: {name} has {len(factors)} entries; {rotated} rotated dimensions of a "
+                f"head need {rotated // 2}"
             )
-    if rope.partial_rotary_factor != 1.0:
-        raise CheckpointError(
-            f"config.json: partial_rotary_factor {rope.partial_rotary_factor} is not supported; only 1.0 is"
-        )

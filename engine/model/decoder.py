@@ -89,7 +89,7 @@ class DecoderLayer:
         return kernels.rms_norm(self._feed_forward(x, lora), of_feed_forward, self._eps), residual
 
     def base(self, module: Module) -> Base:
-        attention = module in ("q_proj", "k_proj", "v_proj", "o_proj")
+        attention = module in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
         return self._attention.base(module) if attention else self._feed_forward.base(module)
 
 

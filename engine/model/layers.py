@@ -51,7 +51,7 @@ class StepInputs:
     """Inputs that all layers of a step share."""
 
     rotary: torch.Tensor
-    """[tables, rows, head_dim], cosines and sines for each of `ModelConfig.rope_tables`, as `rope_and_store` reads."""
+    """[tables, rows, rotated dimensions], cosines and sines for each of `ModelConfig.rope_tables`."""
     rotations: torch.Tensor
     """[T], row of these tables for each token."""
     slots: torch.Tensor
@@ -133,15 +133,12 @@ class Linear:
         return out
 
 
-_QKV = ("q_proj", "k_proj", "v_proj")
-_GATE_UP = ("gate_proj", "up_proj")
-
-
 class Attention:
     """Rotary self-attention with grouped KV heads over the paged cache of one layer."""
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
+        self._names = ("qkv_proj",) if config.fused else ("q_proj", "k_proj", "v_proj")
         self._shares = (config.heads, config.kv_heads, config.kv_heads)
         self.window = config.windows[layer]
         self._eps = config.norm_eps
@@ -150,7 +147,7 @@ class Attention:
         self._qkv = Linear(
             f"{layer}.qkv",
             config.hidden_size,
-            (queries, keys, keys),
+            (queries + 2 * keys,) if config.fused else (queries, keys, keys),
             bias=config.qkv_bias,
             device=device,
             dtype=dtype,
@@ -162,7 +159,7 @@ class Attention:
         self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
 
     def targets(self, prefix: str) -> Targets:
-        found = self._qkv.targets(*(f"{prefix}.{name}" for name in _QKV))
+        found = self._qkv.targets(*(f"{prefix}.{name}" for name in self._names))
         found |= self._output.targets(f"{prefix}.o_proj")
         if self._qk_norm is not None:
             query, key = self._qk_norm
@@ -178,7 +175,7 @@ class Attention:
             self._qk_norm = self._qk_norm.add_(self._norm_offset).repeat_interleave(counts, dim=0)
 
     def base(self, module: Module) -> Base:
-        return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
+        return self._output.base(0) if module == "o_proj" else self._qkv.base(self._names.index(module))
 
     def store(self, x: torch.Tensor, cache: LayerCache, step: StepInputs) -> torch.Tensor:
         """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
@@ -214,13 +211,15 @@ class Mlp:
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self._gate_up = Linear(f"{layer}.gate_up", width, (inner, inner), bias=bias, device=device, dtype=dtype)
+        self._names = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
+        sizes = (2 * inner,) if config.fused else (inner, inner)
+        self._gate_up = Linear(f"{layer}.gate_up", width, sizes, bias=bias, device=device, dtype=dtype)
         self._down = Linear(f"{layer}.down", inner, (width,), bias=bias, device=device, dtype=dtype)
         self._activate = _ACTIVATIONS[config.activation]
 
     def targets(self, prefix: str) -> Targets:
         prefix += ".mlp"
-        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in _GATE_UP))
+        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in self._names))
         return gate_up | self._down.targets(f"{prefix}.down_proj")
 
     def pack(self, quantize: Quantization | None) -> None:
@@ -228,7 +227,7 @@ class Mlp:
         self._down.pack(quantize)
 
     def base(self, module: Module) -> Base:
-        return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
+        return self._down.base(0) if module == "down_proj" else self._gate_up.base(self._names.index(module))
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         # A token's numbers do not depend on which others are with it.

@@ -35,12 +35,12 @@ class RotaryEmbedding:
             self._long_offset = context
             angles.append(self._angles(positions, inverse_frequencies(config, rope, long=True)))
         self.table = self._cos_sin(positions, torch.cat(angles))
-        """[tables, rows, head_dim]; a token's row is its position, unless its angles depend on the length."""
+        """[tables, rows, rotated dimensions]; a token's row is its position, unless its angles depend on the length."""
 
     def rotations(
         self, positions: torch.Tensor, lengths: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tables [tables, rows, head_dim] of cosines and sines, and the row of each token [T].
+        """Tables [tables, rows, rotated dimensions] of cosines and sines, and the row of each token [T].
 
         The tokens are at `positions` [T] of sequences of `lengths` [T], both int64 on the host; the result is on the
         device. Lengths may be left out unless the angles depend on them.
@@ -77,12 +77,12 @@ class RotaryEmbedding:
 
 
 def inverse_frequencies(config: ModelConfig, rope: RopeParameters, *, long: bool = False) -> torch.Tensor:
-    """Angular frequencies [head_dim / 2] in fp32 for sequences within the pretrained length.
+    """Angular frequencies [rotated dimensions / 2] in fp32 for sequences within the pretrained length.
 
     `long` gives those of "longrope" beyond it. Sources: linear, kaiokendev's scaled positions; "llama3", Llama 3.1's
     reference code; "yarn", Peng et al., 2023; "longrope", Ding et al., 2024.
     """
-    dim = config.head_dim
+    dim = rope.rotated(config.head_dim)
     match rope.rope_type:
         case "default" | "dynamic":
             return _frequencies(rope.rope_theta, dim)
@@ -101,8 +101,9 @@ def inverse_frequencies(config: ModelConfig, rope: RopeParameters, *, long: bool
 
 
 def dynamic_frequencies(config: ModelConfig, lengths: torch.Tensor) -> torch.Tensor:
-    """Frequencies [T, head_dim / 2] of NTK scaling (bloc97 and emozilla) for sequences of `lengths` [T]."""
-    rope, dim, pretrained = config.rope, config.head_dim, config.max_position_embeddings
+    """Frequencies [T, rotated dimensions / 2] of NTK scaling (bloc97 and emozilla) for sequences of `lengths` [T]."""
+    rope, pretrained = config.rope, config.max_position_embeddings
+    dim = rope.rotated(config.head_dim)
     factor = rope.factor or 1.0
     length = lengths.clamp(min=pretrained)
     theta = rope.rope_theta * ((factor * length / pretrained) - (factor - 1)) ** (dim / (dim - 2))

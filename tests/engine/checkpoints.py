@@ -68,6 +68,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "tie_word_embeddings": True,
     },
+    "phi3": {"model_type": "phi3", "sliding_window": 27, "partial_rotary_factor": 0.75, "tie_word_embeddings": True},
     "granite": {
         "model_type": "granite",
         "embedding_multiplier": 6.0,

@@ -25,7 +25,7 @@ from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.wire import Grammar, TokenIdLogprob
 from kernels import Quantization
-from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter
+from tests.engine.adapters.zoo import ATTENTION, EXPERTS, FUSED, LINEAR, Kind, load_peft, write_adapter
 from tests.engine.checkpoints import EOS, MIXTURES, load_oracle, write_checkpoint, write_similar
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
 from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
@@ -43,10 +43,11 @@ def adapters_for(architecture: str) -> tuple[Kind, Kind]:
             Kind(architecture, {"r": 4, "lora_alpha": 8} | experts),
             Kind(architecture, {"r": 12, "lora_alpha": 12, "use_rslora": True, "target_modules": ATTENTION}),
         )
-    targets = [*LINEAR, "embed_tokens"] if architecture.endswith("tied") else [*LINEAR, "embed_tokens", "lm_head"]
+    linear = FUSED if architecture == "phi3" else LINEAR
+    targets = [*linear, "embed_tokens"] if architecture.endswith("tied") else [*linear, "embed_tokens", "lm_head"]
     return (
         Kind(architecture, {"r": 20, "lora_alpha": 10, "use_dora": True, "target_modules": targets}),
-        Kind(architecture, {"r": 8, "lora_alpha": 16, "target_modules": LINEAR, "lora_bias": True}),
+        Kind(architecture, {"r": 8, "lora_alpha": 16, "target_modules": linear, "lora_bias": True}),
     )
 
 

@@ -25,6 +25,7 @@ from engine.adapters.format import WEIGHTS
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEAR = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
+FUSED = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
@@ -52,6 +53,9 @@ ZOO: dict[str, Kind] = {
     **{f"{name} all-linear": _kind(name, target_modules="all-linear") for name in ("llama-tied", "mistral", "qwen2")},
     "gemma3 dora embeddings": _kind("gemma3", use_dora=True, target_modules=[*LINEAR, "embed_tokens"]),
     "gemma3 all-linear": _kind("gemma3", target_modules="all-linear"),
+    "phi3 all-linear": _kind("phi3", target_modules="all-linear"),
+    "phi3 dora": _kind("phi3", use_dora=True, target_modules=[*FUSED, "embed_tokens"], rank_pattern={"qkv_proj": 5}),
+    "phi3 LoRA bias": _kind("phi3", lora_bias=True, target_modules=["qkv_proj", "gate_up_proj"]),
     "granite dora embeddings": _kind("granite", use_dora=True, target_modules=[*LINEAR, "embed_tokens", "lm_head"]),
     "granite LoRA bias": _kind("granite", lora_bias=True, target_modules=[*LINEAR, "lm_head"]),
     "smollm3 all-linear": _kind("smollm3", target_modules="all-linear"),

@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoConfig, Gemma3TextConfig
 
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.stored_config import StoredConfig
 from tests.engine.checkpoints import ARCHITECTURES, EOS, ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint
 
@@ -167,6 +171,33 @@ def test_defaults_of_gemma3_are_those_of_transformers(tmp_path: Path) -> None:
     assert config.score_scale * config.head_dim**-0.5 == pytest.approx(theirs.query_pre_attn_scalar**-0.5)
 
 
+@pytest.mark.parametrize("name", ["su", "yarn", "longrope"])
+def test_phi3_has_older_names_of_longrope(tmp_path: Path, name: str) -> None:
+    factors = {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    scaling = {"type": name, **factors}
+    config = read(tmp_path, architectures=["Phi3ForCausalLM"], partial_rotary_factor=0.75, rope_scaling=scaling)
+    assert (config.rope.rope_type, config.rope.rotated(config.head_dim)) == ("longrope", 12)
+
+
+@given(heads=st.integers(1, 8), size=st.integers(1, 40), factor=st.floats(-0.5, 1.5))
+def test_phi3_rotates_an_even_number_of_dimensions_or_is_refused(heads: int, size: int, factor: float) -> None:
+    raw = msgspec.convert(
+        LLAMA
+        | {"architectures": ["Phi3ForCausalLM"], "num_attention_heads": heads, "head_dim": 2 * size}
+        | {"partial_rotary_factor": factor},
+        StoredConfig,
+    )
+    try:
+        config = ModelConfig.from_stored(raw, ())
+    except CheckpointError as error:
+        assert "partial_rotary_factor" in str(error)
+        assert factor < 0 or factor > 1 or int(2 * size * factor) % 2 or int(2 * size * factor) == 0
+    else:
+        rotated = config.rope.rotated(config.head_dim)
+        assert 0 < rotated <= 2 * size
+        assert rotated % 2 == 0
+
+
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [({"eos_token_id": [7, 8]}, (7, 8)), ({"eos_token_id": 9}, (9,)), ({}, (3,)), (None, (3,))],
@@ -274,7 +305,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
         "short_factor has 1 entries",
     ),
-    "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+    "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported; only 1.0 is"),
+    "odd partial rotary": (
+        {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.32},
+        "partial_rotary_factor 0.32 is not supported; what leaves an even number",
+    ),
     "experts": (
         {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "num_experts_per_tok": 9},
         "must not exceed num_local_experts",

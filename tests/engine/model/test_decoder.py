@@ -111,6 +111,21 @@ def test_logprobs_beyond_the_pretrained_length_equal_transformers(scaled: Path, 
         check_logprobs(scaled, device, (length,), chunk)
 
 
+@pytest.mark.parametrize("chunk", [None, 0], ids=["whole", "random chunks"])
+def test_logprobs_of_phi3_with_longrope_equal_transformers(
+    checkpoint: Checkpoint, device: str, chunk: int | None
+) -> None:
+    """Three of four dimensions are rotated, and the length of pretraining is a key of its own."""
+    longrope = dict(ROPE_SCALINGS["longrope"])
+    pretrained = longrope.pop("original_max_position_embeddings")
+    longrope |= {name: longrope[name][:6] for name in ("short_factor", "long_factor")}
+    directory = checkpoint("phi3", original_max_position_embeddings=pretrained, rope_parameters=longrope)
+    for length in (40, 100):
+        load_oracle.cache_clear()
+        load_exact.cache_clear()
+        check_logprobs(directory, device, (length,), chunk)
+
+
 def test_greedy_tokens_across_the_pretrained_length_equal_transformers(scaled: Path, device: str) -> None:
     runner = ModelRunner(scaled, blocks=BLOCKS, device=device)
     prompts = [random_prompt(length) for length in (56, 90, 10)]
