@@ -155,7 +155,7 @@ def test_long_prompts_pass_feed_forward_layers_in_parts(
         return drive(runner, asked, blocks=BLOCKS)
 
     whole = answers()
-    monkeypatch.setattr(engine.model.layers, "_MLP_ROWS", 16)
+    monkeypatch.setattr(engine.model.layers, "_MLP_TOKENS", 16)
     monkeypatch.setattr(engine.model.layers.Mlp, "_run", spy)
     parts = answers()
     assert max(rows) == (16 if library.cpu is not None else len(kinds) * 33)

@@ -133,7 +133,7 @@ def test_long_prompts_pass_feed_forward_layers_in_parts(runner: ModelRunner, mon
         rows.append(len(x))
         return run(mlp, x, lora)
 
-    monkeypatch.setattr(engine.model.layers, "_MLP_ROWS", 16)
+    monkeypatch.setattr(engine.model.layers, "_MLP_TOKENS", 16)
     monkeypatch.setattr(engine.model.layers.Mlp, "_run", spy)
     parts = drive(runner, [request(random_prompt(40), **asked)])
     assert set(rows) == ({16, 8} if runner.info.device == "cpu" else {40})
