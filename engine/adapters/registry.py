@@ -316,11 +316,11 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _check_digest(folder: Path, manifest: Manifest) -> None:
-    """Raises: AdapterError: the files are others. Clients read it, so it names no folder."""
+    """Raises: AdapterError: files are missing or others. Clients read it, so it names no folder."""
     try:
         _, canonical = read_config(folder / CONFIG)
         same = digests(canonical, folder / WEIGHTS) == (manifest.version, manifest.weights_sha256)
-    except AdapterError:
+    except (AdapterError, FileNotFoundError):  # not, or only in part, copied here
         same = False
     if not same:
         raise AdapterError(f"the files are not those of version {manifest.version}; add the adapter again")

@@ -91,7 +91,7 @@ def test_a_bad_file_never_gets_in(registry: AdapterRegistry, adapter: Path, base
     assert registry.versions() == {}
 
 
-@pytest.mark.parametrize("damage", ["a bit of the weights", "half of the weights", "no config"])
+@pytest.mark.parametrize("damage", ["a bit of the weights", "half of the weights", "no weights", "no config"])
 def test_damaged_files_are_not_handed_out(damage: str, tmp_path: Path, written: list[Path], base: Path) -> None:
     """Clients are told so, and not where on the server they are."""
     version = AdapterRegistry(str(tmp_path)).add(written[0], base).version
@@ -104,7 +104,7 @@ def test_damaged_files_are_not_handed_out(damage: str, tmp_path: Path, written: 
         case "half of the weights":
             (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
         case _:
-            (folder / CONFIG).unlink()
+            (folder / (WEIGHTS if damage == "no weights" else CONFIG)).unlink()
     with pytest.raises(AdapterError, match=r"^the files are not those of version") as caught:
         AdapterRegistry(str(tmp_path)).path(version)
     assert str(tmp_path) not in str(caught.value)
