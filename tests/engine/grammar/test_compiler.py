@@ -267,11 +267,11 @@ def test_a_lenient_schema_is_compiled_in_spite_of_what_it_ignores(shared: Gramma
     assert start.get_grammar_warnings()
 
 
-def test_a_refusal_is_remembered(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_remembered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Grammar] = []
     original = GrammarCompiler._compile
     monkeypatch.setattr(GrammarCompiler, "_compile", lambda self, g: (calls.append(g), original(self, g))[1])
-    other = make(compiler._directory)
+    other = make(directory)
     for _ in range(3):
         with pytest.raises(RequestError):
             compile_now(other, Grammar("regex", "("))
