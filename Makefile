@@ -57,7 +57,7 @@ unit: ## all tests, the slowest ten at the end
 
 fuzz: ## feed everything that reads strangers' bytes with more of them, a minute each
 	@deploy/environment.sh dev
-	@for target in bodies calls frames session; do $(BIN)/python -m tests.fuzz.decoders $$target -max_total_time=60 || exit 1; done
+	@for target in bodies calls checkpoints frames session; do $(BIN)/python -m tests.fuzz.decoders $$target -max_total_time=60 || exit 1; done
 	FUZZ_SEED=$$(date +%s) FUZZ_EXAMPLES=2000 $(BIN)/pytest -s tests/gateway/ws/test_socket_fuzz.py
 
 bench: ## measure the engine beside the peers that are set up (results in bench/results/)

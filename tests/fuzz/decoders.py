@@ -10,15 +10,19 @@ file `crash-*` in `test-artifacts/`; give it that file to see it again.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack
 
 import atheris
 
-with atheris.instrument_imports(include=["gateway", "engine.wire"], enable_loader_override=False):
+with atheris.instrument_imports(include=["gateway", "engine.wire", "engine.checkpoint"], enable_loader_override=False):
     import msgspec
 
+    from engine.checkpoint.errors import CheckpointError
+    from engine.checkpoint.opening import open_checkpoint
     from engine.wire import decode_client_frame, decode_server_frame
     from gateway.errors import ApiError, InvalidRequest
     from gateway.protocol.chat_completion_create import parse_chat_completion_create
@@ -65,6 +69,17 @@ def frames(data: bytes) -> None:
             decode(data)
 
 
+def checkpoints(data: bytes) -> None:
+    """Read everything of a GGUF file."""
+    path = ARTIFACTS / f"fuzz-{os.getpid()}.gguf"
+    path.write_bytes(data)
+    with contextlib.suppress(CheckpointError):
+        found = open_checkpoint(path)
+        for read in (lambda: found.config, found.tokenizer, lambda: list(found.tensors()), lambda: found.templates):
+            with contextlib.suppress(CheckpointError):
+                read()
+
+
 def calls(data: bytes) -> None:
     """Parse answers in all formats of tool calls: cut anywhere, they must read as if they were whole."""
     text = data[1:].decode(errors="replace")
@@ -89,7 +104,31 @@ def _read(make: Callable[[list[str]], CallParser], pieces: list[str]) -> list[ob
     return joined
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {target.__name__: target for target in (bodies, session, frames, calls)}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target for target in (bodies, session, frames, calls, checkpoints)
+}
+
+
+def _gguf() -> bytes:
+    """The smallest file with a model: two keys of each kind, a vocabulary of two tokens and one tensor."""
+
+    def text(value: str) -> bytes:
+        return pack("<Q", len(value)) + value.encode()
+
+    names = "block_count context_length embedding_length feed_forward_length attention.key_length"
+    keys = [text(f"llama.{name}") + pack("<II", 4, 8) for name in names.split()]
+    keys += [text("llama.attention.head_count") + pack("<II", 4, 1)]
+    keys += [text("llama.attention.layer_norm_rms_epsilon") + pack("<If", 6, 1e-5)]
+    words = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+    keys += [text(key) + pack("<I", 8) + text(value) for key, value in words.items()]
+    keys += [text("tokenizer.chat_template") + pack("<I", 8) + text("{{ messages }}")]
+    keys += [text("tokenizer.ggml.tokens") + pack("<IIQ", 9, 8, 3) + text("a") + text("b") + text("ab")]
+    keys += [text("tokenizer.ggml.merges") + pack("<IIQ", 9, 8, 1) + text("a b")]
+    keys += [text("tokenizer.ggml.token_type") + pack("<IIQ3i", 9, 5, 3, 1, 4, 3)]
+    header = b"GGUF" + pack("<IQQ", 3, 1, len(keys)) + b"".join(keys)
+    header += text("blk.0.attn_q.weight") + pack("<IQQIQ", 2, 8, 8, 0, 0)
+    return header + bytes(-len(header) % 32) + bytes(256)
+
 
 SEEDS: dict[str, list[bytes]] = {
     "bodies": [
@@ -103,6 +142,7 @@ SEEDS: dict[str, list[bytes]] = {
         b'{"type":"response.resume","response_id":"resp_1","starting_after":3}',
     ],
     "frames": [b"\x83\xa4type\xa8generate\xa2id\xa11\xa6prompt\x93\x01\x02\x03"],
+    "checkpoints": [_gguf()],
     "calls": [
         b'\x01\x00<tool_call>{"name": "f", "arguments": {"a": [1, "x"]}}</tool_call>',
         b'\x01\x00[TOOL_CALLS] [{"name": "f", "arguments": {}}]',

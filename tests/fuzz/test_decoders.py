@@ -12,7 +12,7 @@ pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
 RUNS = 4000
 
 
-@pytest.mark.parametrize("target", ["bodies", "calls", "frames", "session"])
+@pytest.mark.parametrize("target", ["bodies", "calls", "checkpoints", "frames", "session"])
 def test_no_input_crashes_it(target: str) -> None:
     command = [
         sys.executable,

@@ -101,6 +101,8 @@ def stored_config(
     head_dim = metadata.integer(prefix + "attention.key_length", hidden // heads)
     if metadata.integer(prefix + "attention.value_length", head_dim) != head_dim:
         raise CheckpointError(f"{prefix}attention.value_length differs from key_length, which is not supported")
+    if head_dim < 1:
+        raise CheckpointError(f"{prefix}attention.key_length is {head_dim}; at least 1 is expected")
     layers = metadata.integer(prefix + "block_count")
     if layers > _MAX_LAYERS:
         raise CheckpointError(f"{prefix}block_count is {layers}; the most is {_MAX_LAYERS}")

@@ -94,6 +94,7 @@ def test_frequencies_are_divided_as_the_file_says(checkpoint: Checkpoint, tmp_pa
         ({"llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is not supported"),
         ({"llama.block_count": 2000}, r"llama\.block_count is 2000; the most is 1024"),
         ({"llama.attention.head_count": 0}, r"llama\.attention\.head_count is 0"),
+        ({"llama.attention.key_length": 0, "llama.attention.value_length": 0}, "key_length is 0; at least 1"),
         ({"llama.attention.head_count": "four"}, r"llama\.attention\.head_count is not an integer"),
         ({"llama.attention.head_count_kv": [2, 1, 2]}, "head_count_kv differs between layers"),
         ({"llama.attention.value_length": 8}, "value_length differs from key_length"),
