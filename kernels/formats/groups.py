@@ -15,13 +15,16 @@ from typing import NamedTuple, Self
 import torch
 import torch.nn.functional as F
 
+from kernels import library
 from kernels.formats import tiles
 from kernels.formats.quantized import SPAN, QuantizedWeight
 from kernels.formats.tiles import BLOCK
-from kernels.formats.weight import PackedWeight
+from kernels.formats.weight import PackedWeight, multiply
 
 LINE = 128
 """Inputs of a record; `SPAN` where scales are multiplied with steps. Groups are not longer."""
+_SCALES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8)
+"""Types of scales, in the order of `ScaleType` in kernels/csrc/cpu/linear.h."""
 _ALIGNMENT = 64
 _ROWS = 4096
 """Outputs that are unpacked at a time, so that their numbers, a byte each, stay small."""
@@ -138,6 +141,45 @@ class GroupedWeight(PackedWeight):
 
     def dense(self) -> torch.Tensor:
         return self.stored().dense().to(self.dtype)
+
+    def __call__(
+        self, x: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        body = library.of(x, "linear_groups")
+        if body is None or x.dtype not in library.TYPES or not self._built:
+            return multiply(x, self.dense(), bias, out_dtype)
+        if self.order is not None:
+            x = x[:, self.order]
+        steps, scales = self.fields.get("steps"), self.fields["scales"]
+        return tiles.run(
+            body.linear_groups,
+            x,
+            self.outputs,
+            out_dtype,
+            self.data,
+            self.table,
+            bias,
+            layout=(
+                self.bits,
+                self.group,
+                0 if steps is None else steps.places,
+                _SCALES.index(scales.dtype),
+                "offsets" in self.fields,
+                "zeros" in self.fields,
+                self.zero,
+            ),
+        )
+
+    @property
+    def _built(self) -> bool:
+        """Whether the compiled body reads this layout."""
+        offsets = self.fields.get("offsets")
+        return (
+            self.number != torch.float8_e4m3fn
+            and self.group in (16, 32, 64, 128)
+            and (offsets is None or offsets.dtype == self.fields["scales"].dtype)
+            and ("steps" not in self.fields or self.inputs % SPAN == 0)
+        )
 
     def can_join(self, other: PackedWeight) -> bool:
         """Whether `join` takes both: one layout throughout, and no block of outputs that is not full."""

@@ -48,12 +48,20 @@ def body(x: torch.Tensor, dtype: torch.dtype) -> library.Library | None:
 
 
 def run(
-    function: Any, x: torch.Tensor, outputs: int, out_dtype: torch.dtype | None, *tensors: torch.Tensor | None
+    function: Any,
+    x: torch.Tensor,
+    outputs: int,
+    out_dtype: torch.dtype | None,
+    *tensors: torch.Tensor | None,
+    layout: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """Call one of the library's functions with x [T, inputs] and the tensors of a weight -> [T, outputs]."""
+    """Call one of the library's functions with x [T, inputs] and the tensors of a weight -> [T, outputs].
+
+    `layout` says how the weight lies, where the function serves several layouts.
+    """
     rows, inputs = x.shape
     out = x.new_empty(rows, outputs, dtype=out_dtype)
     # As much as `linear_workspace` in kernels/csrc/cpu/linear.h says; the bodies check it.
     size = (-(-rows // 16) + torch.get_num_threads()) * 64 * -(-inputs // _GROUP) * _GROUP
-    function(out, x, *tensors, _workspace.of(size))
+    function(out, x, *tensors, _workspace.of(size), *layout)
     return out

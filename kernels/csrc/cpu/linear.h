@@ -6,6 +6,10 @@
 //   where they have ended. It is one AMX tile, and each of its lines one or two vector registers.
 // - int4: a block is a row of groups of 128 inputs: first 16 pairs of bf16, the output's step and what level 0 stands for,
 //   then a line of 32 words of 16 bits per output, where the j-th lowest 4 bits of word i are the level of input 32 j + i.
+// - weights with a scale per group (LinearGroups): a block is a row of records of 128 inputs, or 256 where scales are multiplied
+//   with steps. Before the numbers stand, for each of the 16 outputs in turn: steps, then for each group its scale, its offset
+//   and its zero, of which those that there are not take no room; zeros up to a multiple of 64 bytes. Numbers of four bits lie
+//   as int4's lines do, those of eight bits in tiles.
 // - fp32: a block is, for each input, its 16 weights.
 //
 // Results are rounded to the type of x, or stay the fp32 that sums are: `exact` is where these go, or null.
@@ -75,6 +79,42 @@ struct LinearInt4 {
   int64_t rows, outputs, inputs, x_stride;
 };
 
+// Types of scales and offsets.
+enum class ScaleType : int64_t { kFloat32, kFloat16, kBfloat16, kInt8, kUint8 };
+
+// How a weight's records are laid out.
+struct GroupLayout {
+  int64_t bits;  // of a number: 4, or 8 with a sign
+  int64_t group;  // inputs with one scale, a power of two from 16 to 128
+  int64_t steps;  // fp16 numbers per output that scales are multiplied with: none, one, or two, the last for offsets
+  ScaleType type;
+  bool offsets, zeros;  // whether groups have offsets of that type, and zeros in int8
+  int64_t zero;         // of all groups, where these have none
+
+  int64_t span() const { return steps == 0 ? 128 : 256; }
+  int64_t scale_bytes() const {
+    return type == ScaleType::kFloat32 ? 4 : type == ScaleType::kFloat16 || type == ScaleType::kBfloat16 ? 2 : 1;
+  }
+  int64_t header_bytes() const {
+    const int64_t of_group = scale_bytes() * (offsets ? 2 : 1) + (zeros ? 1 : 0);
+    return ceil_div(kBlock * (2 * steps + span() / group * of_group), 64) * 64;
+  }
+  int64_t record_bytes() const { return header_bytes() + kBlock * span() * bits / 8; }
+};
+
+// Weights are scale * (number - zero) + offset in fp32, and so are the sums. Where there is a table, numbers are places in it.
+template <class T>
+struct LinearGroups {
+  T* out;
+  float* exact;
+  const T *x, *bias;
+  const uint8_t* weight;  // packed
+  const float* table;     // [16] or null
+  void* workspace;
+  int64_t rows, outputs, inputs, x_stride;
+  GroupLayout layout;
+};
+
 // Bytes of x once more, as fp32 or in tiles, and of a block or two of weights per thread, as bf16.
 inline int64_t linear_workspace(int64_t rows, int64_t inputs, int64_t threads) {
   return (ceil_div(rows, kBlock) + threads) * kBlock * ceil_div(inputs, kInt4Group) * kInt4Group * 4;
@@ -85,5 +125,7 @@ void linear(const Linear<T>& p);
 void linear_int8(const LinearInt8& p);
 void linear_w8a16(const LinearW8A16& p);
 void linear_int4(const LinearInt4& p);
+template <class T>
+void linear_groups(const LinearGroups<T>& p);
 
 }  // namespace roundhouse

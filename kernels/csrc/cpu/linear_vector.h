@@ -1,4 +1,4 @@
-// Products in vector registers, where AMX is not.
+// Products in vector registers: of all weights where AMX is not, and everywhere of those with a scale per group.
 //
 // A register of sums belongs to one output of one row of x, and its lanes are added at the end. So few rows read weights
 // just as they lie in memory, many take them from the first-level cache, and an element's additions are the same in
@@ -9,8 +9,6 @@
 // - plus(a, b): sums of sums, which are as many as a Vector has lanes, as fp32 or as the bits of int32; kPart: tiles of
 //   a block at a time; kScratch: numbers that unpacking these takes.
 #pragma once
-
-#if !defined(ROUNDHOUSE_AMX)
 
 #include <algorithm>
 #include <type_traits>
@@ -231,5 +229,3 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
 }
 
 }  // namespace roundhouse
-
-#endif

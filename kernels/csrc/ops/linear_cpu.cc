@@ -122,6 +122,36 @@ void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, 
                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
 }
 
+template <class T>
+void run_groups(const TensorView& out, const TensorView& x, const TensorView& weight, const float* table, const Bias& bias,
+                const TensorView& workspace, const GroupLayout& layout) {
+  linear_groups(LinearGroups<T>{rounded<T>(out), exact<T>(out), data<T>(x), optional<T>(bias), data<uint8_t>(weight), table,
+                                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0), layout});
+}
+
+void linear_groups_op(TensorView out, TensorView x, TensorView weight, Bias table, Bias bias, TensorView workspace,
+                      int64_t bits, int64_t group, int64_t steps, int64_t type, bool offsets, bool zeros, int64_t zero) {
+  check(out, x, weight, bias, workspace);
+  ROUNDHOUSE_CHECK(bits == 4 || bits == 8) << "bits is " << bits;
+  ROUNDHOUSE_CHECK(group == 16 || group == 32 || group == 64 || group == 128) << "group is " << group;
+  ROUNDHOUSE_CHECK(steps >= 0 && steps <= 2) << "steps is " << steps;
+  ROUNDHOUSE_CHECK(type >= 0 && type <= 4) << "type is " << type;
+  const GroupLayout layout{bits, group, steps, static_cast<ScaleType>(type), offsets, zeros, zero};
+  ROUNDHOUSE_CHECK(steps == 0 || x.size(1) % layout.span() == 0) << "x has " << x.size(1) << " inputs";
+  check_weight(weight, out, ceil_div(x.size(1), layout.span()) * layout.record_bytes());
+  if (table.has_value()) {
+    check_cpu(*table, "table");
+    check_type(*table, kFloat32, "table");
+    check_dimensions(*table, 1, "table");
+    check_size(*table, 0, 16, "table");
+    check_dense(*table, "table");
+  }
+  if (x.size(0) == 0) return;
+  const float* const numbers = optional<float>(table);
+  if (is(x, kFloat32)) return run_groups<float>(out, x, weight, numbers, bias, workspace, layout);
+  run_groups<bfloat16>(out, x, weight, numbers, bias, workspace, layout);
+}
+
 }  // namespace
 }  // namespace roundhouse
 
@@ -129,3 +159,4 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear, roundhouse::linear_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int8, roundhouse::linear_int8_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_w8a16, roundhouse::linear_w8a16_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int4, roundhouse::linear_int4_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_groups, roundhouse::linear_groups_op);
