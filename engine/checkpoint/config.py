@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
 from engine.checkpoint.rope import RopeParameters, read_rope, read_ropes
-from engine.checkpoint.stored_config import GenerationConfig, Positive, StoredConfig, read_file
+from engine.checkpoint.stored_config import Positive, StoredConfig, read_eos_token_ids, read_file
 from engine.checkpoint.windows import read_windows
 from engine.wire import RopeRegimes
 
@@ -82,7 +82,7 @@ class ModelConfig:
             CheckpointError: a file or field is missing, has the wrong type, or names something unsupported.
         """
         raw = read_file(directory / "config.json", StoredConfig)
-        return cls.from_stored(raw, _eos_token_ids(directory, raw))
+        return cls.from_stored(raw, read_eos_token_ids(directory))
 
     @classmethod
     def from_stored(cls, raw: StoredConfig, eos_token_ids: tuple[int, ...]) -> ModelConfig:
@@ -242,14 +242,3 @@ def _activation(raw: StoredConfig, family: Family) -> Activation:
     if family.mixture is not None and found != "silu":
         raise CheckpointError(f"config.json: {key} {name!r} is not supported for experts; 'silu' is")
     return found
-
-
-def _eos_token_ids(directory: Path, raw: StoredConfig) -> tuple[int, ...]:
-    """Read end-of-sequence ids by transformers' rule: those of generation_config.json, else those of config.json."""
-    path = directory / "generation_config.json"
-    ids = read_file(path, GenerationConfig).eos_token_id if path.exists() else None
-    if ids is None:
-        ids = raw.eos_token_id
-    if ids is None:
-        return ()
-    return (ids,) if isinstance(ids, int) else tuple(ids)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CheckpointError(ValueError):
-    """A model directory cannot be served. The message names the field or tensor and the remedy."""
+    """A checkpoint cannot be served. The message names the field or tensor and the remedy."""

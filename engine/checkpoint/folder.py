@@ -13,6 +13,7 @@ from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import revision_digest, stored_tensors, weight_files
 from engine.checkpoint.source import ModelCheckpoint, StoredTensor
+from engine.checkpoint.stored_config import read_eos_token_ids
 
 
 class FolderCheckpoint(ModelCheckpoint):
@@ -31,12 +32,7 @@ class FolderCheckpoint(ModelCheckpoint):
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Those of generation_config.json, else those of config.json, as transformers' `generate` resolves them."""
-        for config in (self.generation, self._json("config.json")):
-            eos = config.get("eos_token_id")
-            if eos is not None:
-                return tuple(eos) if isinstance(eos, list) else (eos,)
-        return ()
+        return read_eos_token_ids(self.path)
 
     @cached_property
     def revision(self) -> str:

@@ -1,4 +1,4 @@
-"""The keys of config.json and generation_config.json that decide the computation, as they are written there."""
+"""The keys of config.json that decide the computation, as they are written there, and the tokens that end a text."""
 
 from __future__ import annotations
 
@@ -61,13 +61,12 @@ class StoredConfig(msgspec.Struct, frozen=True):
     final_logit_softcapping: float | None = None
     use_bidirectional_attention: bool | None = None
     quantization_config: dict[str, Any] | None = None
-    eos_token_id: int | list[int] | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
 
 
-class GenerationConfig(msgspec.Struct, frozen=True):
-    """The one key of generation_config.json that the engine honours."""
+class _Ends(msgspec.Struct, frozen=True):
+    """The key that generation_config.json and config.json have in common."""
 
     eos_token_id: int | list[int] | None = None
 
@@ -79,3 +78,11 @@ def read_file(path: Path, kind: type[T]) -> T:
         raise CheckpointError(f"{path} does not exist; name a directory in Hugging Face format") from None
     except msgspec.DecodeError as error:
         raise CheckpointError(f"{path.name}: {error}") from error
+
+
+def read_eos_token_ids(directory: Path) -> tuple[int, ...]:
+    """Read the tokens that end a text: those of generation_config.json, else of config.json, as transformers does."""
+    for name in ("generation_config.json", "config.json"):
+        if (directory / name).exists() and (ids := read_file(directory / name, _Ends).eos_token_id) is not None:
+            return (ids,) if isinstance(ids, int) else tuple(ids)
+    return ()

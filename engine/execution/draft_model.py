@@ -143,8 +143,7 @@ class DraftModel:
 
 def _tokens(path: Path) -> dict[str, int] | None:
     """The ids of all tokens; None for a checkpoint without a tokenizer."""
-    try:
-        vocabulary: dict[str, int] = open_checkpoint(path).tokenizer().get_vocab(with_added_tokens=True)
-    except CheckpointError:
+    if path.is_dir() and not (path / "tokenizer.json").is_file():
         return None
+    vocabulary: dict[str, int] = open_checkpoint(path).tokenizer().get_vocab(with_added_tokens=True)
     return vocabulary

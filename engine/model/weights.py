@@ -63,6 +63,7 @@ class Embedding:
             # A copy: a mapped file that somebody truncates would end the process.
             rows = stored.rows.to(stored.device, copy=True)
             self.part.unpack = StoredRows(stored.type, rows, stored.device)
+            self._table = self.part.dense = self._table[:0].clone()  # on a GPU it took memory, although never written
         else:
             self._table = self.part.dense if scale == 1 else self.part.dense * scale
 

@@ -22,7 +22,7 @@ from engine.tls import Certificate
 from engine.wire import PolicyName
 
 File = Annotated[Path, click.Path(exists=True, dir_okay=False, path_type=Path)]
-Directory = Annotated[Path, click.Path(exists=True, file_okay=False, path_type=Path)]
+Checkpoint = Annotated[Path, click.Path(exists=True, path_type=Path)]
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 
@@ -37,8 +37,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         ValueError: options do not go together; the message names them.
     """
 
-    model: Annotated[Directory, Meta(description="Directory of the checkpoint in Hugging Face format.")]
-    name: Annotated[str | None, Meta(description="Name of the model for clients; default: the directory's.")] = None
+    model: Annotated[Checkpoint, Meta(description="Checkpoint: a folder in Hugging Face format, or a GGUF file.")]
+    name: Annotated[str | None, Meta(description="Name of the model for clients; default: the checkpoint's.")] = None
     listen: Annotated[
         str,
         Meta(
@@ -132,8 +132,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "off"
     draft_model: Annotated[
-        Directory | None,
-        Meta(description="Directory of a small model with the same tokenizer, for --speculate draft and auto."),
+        Checkpoint | None,
+        Meta(description="Checkpoint of a small model with the same tokenizer, for --speculate draft and auto."),
     ] = None
     draft_tokens: Annotated[int, Meta(ge=1, le=15, description="Most tokens drafted per request and step.")] = 8
     adapter_share: Annotated[

@@ -20,7 +20,7 @@ class PoolSettings(Section, frozen=True):
 
     tier: Annotated[Tier, Meta(description="Tier that this pool answers for.")]
     name: Annotated[str, Meta(description="Public name of the model.")]
-    model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
+    model: Annotated[str, Meta(description="Checkpoint: a folder in Hugging Face format, or a GGUF file.")]
     sha256: Annotated[
         Sha256 | None,
         Meta(

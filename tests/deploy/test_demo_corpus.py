@@ -61,7 +61,7 @@ def test_answers_name_only_settings_that_exist(intents: list[Intent]) -> None:
     """What the demo says of the configuration is what `docs/configuration.md` says, which is made from the code."""
     tables = {field.name: field.type for field in msgspec.structs.fields(Settings)}
     sections = {name: type_ for name, type_ in tables.items() if isinstance(type_, type) and issubclass(type_, Struct)}
-    named = re.compile(rf"\b({'|'.join(sections)})\.([a-z_]+)\b")
+    named = re.compile(rf"(?<!\.)\b({'|'.join(sections)})\.([a-z_]+)\b")
     found = [(id, *match) for id, answer in answers(intents) for match in named.findall(answer)]
     fields = {name: {field.name for field in msgspec.structs.fields(type_)} for name, type_ in sections.items()}
     assert len(found) > 30

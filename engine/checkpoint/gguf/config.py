@@ -94,22 +94,14 @@ def stored_config(
     """
     prefix = metadata.text("general.architecture") + "."
     _refuse_unknown(metadata, prefix)
-    heads = metadata.integer(prefix + "attention.head_count")
-    hidden = metadata.integer(prefix + "embedding_length")
-    if heads < 1:
-        raise CheckpointError(f"{prefix}attention.head_count is {heads}; at least 1 is expected")
-    head_dim = metadata.integer(prefix + "attention.key_length", hidden // heads)
-    if metadata.integer(prefix + "attention.value_length", head_dim) != head_dim:
-        raise CheckpointError(f"{prefix}attention.value_length differs from key_length, which is not supported")
-    if head_dim < 1:
-        raise CheckpointError(f"{prefix}attention.key_length is {head_dim}; at least 1 is expected")
+    heads, head_dim = _heads(metadata, prefix)
     layers = metadata.integer(prefix + "block_count")
     if layers > _MAX_LAYERS:
         raise CheckpointError(f"{prefix}block_count is {layers}; the most is {_MAX_LAYERS}")
     fields: dict[str, Any] = {
         "architectures": [architecture_of(metadata).name],
         "vocab_size": vocabulary,
-        "hidden_size": hidden,
+        "hidden_size": metadata.integer(prefix + "embedding_length"),
         "intermediate_size": metadata.integer(prefix + "feed_forward_length"),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
@@ -125,20 +117,38 @@ def stored_config(
         "dtype": _dtype(tensors),
     }
     if experts := metadata.integer(prefix + "expert_count", 0):
+        fields |= _mixture(metadata, prefix, experts, fields["intermediate_size"])
         if prefix == "llama.":
             fields["architectures"] = ["MixtralForCausalLM"]
-        fields["num_local_experts"] = experts
-        fields["num_experts_per_tok"] = metadata.integer(prefix + "expert_used_count")
-        fields["norm_topk_prob"] = True  # Mixtral's routing, which llama.cpp gives Qwen3 too
-        fields["moe_intermediate_size"] = metadata.integer(
-            prefix + "expert_feed_forward_length", fields["intermediate_size"]
-        )
     if prefix == "granite.":
         fields |= {name: metadata.number(prefix + key, 1.0) for key, name in _MULTIPLIERS.items()}
     try:
         return msgspec.convert(fields, StoredConfig)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"config.json: {error}") from error
+
+
+def _heads(metadata: GgufMetadata, prefix: str) -> tuple[int, int]:
+    """Return the number of heads and the dimensions of each."""
+    heads = metadata.integer(prefix + "attention.head_count")
+    if heads < 1:
+        raise CheckpointError(f"{prefix}attention.head_count is {heads}; at least 1 is expected")
+    head_dim = metadata.integer(prefix + "attention.key_length", metadata.integer(prefix + "embedding_length") // heads)
+    if metadata.integer(prefix + "attention.value_length", head_dim) != head_dim:
+        raise CheckpointError(f"{prefix}attention.value_length differs from key_length, which is not supported")
+    if head_dim < 1:
+        raise CheckpointError(f"{prefix}attention.key_length is {head_dim}; at least 1 is expected")
+    return heads, head_dim
+
+
+def _mixture(metadata: GgufMetadata, prefix: str, experts: int, width: int) -> dict[str, Any]:
+    """Return the keys of a mixture of experts; `width` is theirs where the file does not say."""
+    return {
+        "num_local_experts": experts,
+        "num_experts_per_tok": metadata.integer(prefix + "expert_used_count"),
+        "norm_topk_prob": True,  # Mixtral's routing, which llama.cpp gives Qwen3 too
+        "moe_intermediate_size": metadata.integer(prefix + "expert_feed_forward_length", width),
+    }
 
 
 def _refuse_unknown(metadata: GgufMetadata, prefix: str) -> None:
@@ -185,6 +195,6 @@ def _rope(
 def _dtype(tensors: Mapping[str, TensorPlace]) -> str:
     """Return the type of activations that fits the weights: norms and biases do not count."""
     types = {place.type.name for place in tensors.values() if len(place.shape) > 1}
-    return (
-        {"f32": "float32", "f16": "float16"}.get(min(types, default=""), "bfloat16") if len(types) == 1 else "bfloat16"
-    )
+    if types == {"f32"}:
+        return "float32"
+    return "float16" if types == {"f16"} else "bfloat16"

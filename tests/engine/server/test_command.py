@@ -21,6 +21,7 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, main
 from engine.wire import SamplingParams
+from tests.engine.checkpoint.gguf.miniature import write_gguf
 from tests.engine.checkpoints import oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.faulty_engine import FATAL, POISON
@@ -88,6 +89,21 @@ async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpo
             assert client.info.revision == quantized_revision(revision_digest(directory), "int4")
             async with client.generate(random_prompt(20), GREEDY) as generation:
                 assert len([token async for delta in generation for token in delta.token_ids]) == 8
+
+
+async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    directory = checkpoint("llama", vocab_size=512)
+    file = write_gguf(tmp_path / "tiny.gguf", directory)
+    drafting = ["--speculate", "draft", "--draft-model", str(file)]
+    async with engine_process("--model", str(file), *drafting) as process:
+        ready = await readiness(process)
+        assert ready["model"] == "tiny"
+        async with EngineClient(str(ready["address"])) as client:
+            await client.wait_connected()
+            prompt = random_prompt(20)
+            async with client.generate(prompt, GREEDY) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
 
 
 async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
