@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.adapters.registry import AdapterRegistry
+from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
 from engine.core import EngineCore, EngineFeatures
 from engine.execution.draft_model import DraftModel
@@ -72,6 +73,8 @@ class LoadedEngine:
         options = self._options
         registry = None if options.adapters is None else AdapterRegistry(options.adapters)
         try:
+            if options.sha256 is not None:
+                check_digest(options.model, options.sha256)
             return ModelRunner(
                 options.model,
                 blocks=self._config.blocks,

@@ -38,6 +38,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: Annotated[Checkpoint, Meta(description="Checkpoint: a folder in Hugging Face format, or a GGUF file.")]
+    sha256: Annotated[
+        str | None,
+        Meta(
+            description="SHA-256 that the checkpoint must have; another one is refused, see "
+            "[models.md](models.md#digests).",
+        ),
+    ] = None
     name: Annotated[str | None, Meta(description="Name of the model for clients; default: the checkpoint's.")] = None
     listen: Annotated[
         str,

@@ -143,8 +143,11 @@ def _children(settings: Settings) -> list[tuple[Child, str]]:
         command = redis_server.command(settings)
         address = embedded_url(settings)
         children.append((Child("redis", command), f"{command[0]}, redis-cli -s {address.removeprefix('unix://')}"))
+    store = settings.models.open()
     for pool in settings.pools:
         if not pool.engines:
+            # The engine compares it again whenever it is started, also after a crash.
+            pool = msgspec.structs.replace(pool, sha256=checkpoints.expected_digest(pool, store))
             address = _engine_address(settings, pool)
             environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
             child = Child(f"engine-{pool.tier}", engine_command(pool, address, registry_url(settings)), environment)
@@ -206,7 +209,18 @@ def embedder_command(embedder: EmbedderSettings, address: str) -> list[str]:
 
 def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]:
     """Command line of a pool's engine; `adapters` is the address of their registry."""
-    names = ("model", "name", "device", "dtype", "quantize", "kv_dtype", "threads", "kv_tokens", "kv_host_bytes")
+    names = (
+        "model",
+        "sha256",
+        "name",
+        "device",
+        "dtype",
+        "quantize",
+        "kv_dtype",
+        "threads",
+        "kv_tokens",
+        "kv_host_bytes",
+    )
     more = ("max_running", "step_tokens", "policy", "speculate", "draft_model")
     own = ("--listen", address, "--adapters", adapters, "--log-level", "warning")
     return [sys.executable, "-m", "engine.server", *own, *_options(pool, *names, *more)]

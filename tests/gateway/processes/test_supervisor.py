@@ -28,6 +28,12 @@ def test_an_engine_is_told_what_becomes_of_its_weights(tmp_path: Path) -> None:
     assert (told["dtype"], told["quantize"]) == ("bfloat16", "int4")
 
 
+def test_an_engine_is_told_the_digest_of_its_checkpoint(tmp_path: Path) -> None:
+    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), sha256="a" * 64)
+    told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
+    assert told["sha256"] == "a" * 64
+
+
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     pool = PoolSettings(
         tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft")
