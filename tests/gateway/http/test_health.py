@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from redis.asyncio import Redis
 
-from gateway.access.identity.secret import DIFFERENT, FINGERPRINT_KEY
+from gateway.access.identity.secret import DIFFERENT, FINGERPRINT_KEY, check
 from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 
@@ -103,15 +103,23 @@ async def test_a_secret_that_could_not_be_compared_at_the_start_is_compared_once
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A gateway with another one than the others is not ready until it is theirs."""
+    turn = asyncio.Lock()
+
+    async def check_in_turn(redis: Redis, secret: bytes) -> bool | None:
+        async with turn:
+            return await check(redis, secret)
+
     monkeypatch.setattr("gateway.access.identity.secret.RETRY", 0.05)
+    monkeypatch.setattr("gateway.access.identity.secret.check", check_in_turn)
     redis = redis_server()
     with redis as url, caplog.at_level(logging.ERROR, "roundhouse.identity"):
         await asyncio.to_thread(redis.stop)
         async with serve(redis_at=url) as served:
             assert (await get(served, "/readyz")).json()["status"] == "degraded"
-            await asyncio.to_thread(redis.start)
             async with Redis.from_url(url) as client:
-                await client.set(FINGERPRINT_KEY, "0" * 64)
+                async with turn:  # else the gateway may be the first to set the fingerprint
+                    await asyncio.to_thread(redis.start)
+                    await client.set(FINGERPRINT_KEY, "0" * 64)
                 await eventually(lambda: served.gateway.comparison.same is False)
                 ready = await get(served, "/readyz")
                 assert (ready.status_code, ready.json()["problems"]) == (503, [DIFFERENT])
