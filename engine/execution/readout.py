@@ -101,7 +101,7 @@ class Readout:
         lora = None
         if forward.decoded is None:
             lora = self._lora.head(forward.lora, requests, np.ones(len(requests), np.int64))
-        return self._sampler(self._logits(forward, positions, lora), requests, drafts, masks)
+        return self._sampler(self.logits(forward, positions, lora), requests, drafts, masks)
 
     @torch.inference_mode()
     def guess(self, forward: Forward, drafted: Sequence[Sequence[int]]) -> list[int]:
@@ -110,7 +110,7 @@ class Readout:
         if not drawing:
             return []
         requests, positions = zip(*drawing, strict=True)
-        return self._sampler.choose(self._logits(forward, positions), requests, drafted)
+        return self._sampler.choose(self.logits(forward, positions), requests, drafted)
 
     @torch.inference_mode()
     def prompt_logprobs(self, forward: Forward, hidden: torch.Tensor, row: Row) -> list[TokenIdLogprob]:
@@ -126,7 +126,7 @@ class Readout:
             found += token_logprobs(logits, piece, [tops] * len(piece))
         return found
 
-    def _logits(self, forward: Forward, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
+    def logits(self, forward: Forward, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
         """Compute logits at some positions of the batch, or at all of them."""
         known = forward.hidden if forward.decoded is None else forward.decoded.logits
         if positions is not None:
