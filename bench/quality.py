@@ -28,6 +28,7 @@ from bench.quality_texts import Ids, Windows, windows
 from bench.real_files import FILES, real_file
 from bench.report import Environment, options, publish, table
 from engine.cache.blocks import BLOCK_SIZE
+from engine.cache.memory import KVDtype
 from engine.checkpoint.opening import open_checkpoint
 from engine.execution.precision import Dtype, Precision
 from engine.execution.runner import ModelRunner
@@ -51,9 +52,14 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     dtype: Dtype = "auto"
     quantize: Quantization | None = None
+    kv_dtype: KVDtype = "auto"
 
 
-OF_FILES = (Variant("Roundhouse"), Variant("Roundhouse, fp32 activations", "float32"))
+OF_FILES = (
+    Variant("Roundhouse"),
+    Variant("Roundhouse, fp32 KV", "float32", kv_dtype="fp32"),
+    Variant("Roundhouse, bf16 activations", "bfloat16"),
+)
 OF_BF16 = (
     Variant("Roundhouse bf16", "bfloat16"),
     *(Variant(f"Roundhouse {quantize}", "bfloat16", quantize) for quantize in ("w8a16", "int8", "int4")),
@@ -83,7 +89,7 @@ class QualityResults(msgspec.Struct, frozen=True):
 def ours(path: Path, variant: Variant, ids: Ids) -> Iterator[Piece]:
     """Yield our engine's logits for texts [N, T], each run as one prompt."""
     blocks = -(-(ids.shape[1] + 1) // BLOCK_SIZE)
-    runner = ModelRunner(path, blocks=blocks, precision=Precision(variant.dtype, quantize=variant.quantize))
+    runner = ModelRunner(path, blocks=blocks, precision=Precision(variant.dtype, variant.quantize, variant.kv_dtype))
     for number, text in enumerate(ids.tolist()):
         # Asked for their log-probabilities, all positions are read.
         sampling = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)

@@ -68,6 +68,11 @@ class ModelCheckpoint(ABC):
             CheckpointError: one is missing.
         """
 
+    @property
+    def quantised(self) -> bool:
+        """Whether weights are stored in fewer bits than any activations have."""
+        return False
+
     @abstractmethod
     def tensors(self) -> Iterator[StoredTensor]:
         """Yield all tensors in the order in which they are stored.

@@ -68,7 +68,7 @@ class ModelRunner:
         checkpoint = open_checkpoint(directory)
         self.config = config = checkpoint.config
         self.blocks = blocks
-        self.precision = precision = (precision or Precision()).of(config.stored_dtype)
+        self.precision = precision = (precision or Precision()).of(checkpoint, torch.device(device))
         self._device, self._dtype = torch.device(device), precision.torch_dtype
         context = min(config.context, blocks * BLOCK_SIZE)
         if random_weights:

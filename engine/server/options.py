@@ -63,13 +63,17 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device that the model runs on.")] = "cpu"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        Meta(description="Data type of weights and activations; auto is what the checkpoint stores."),
+        Meta(
+            description="Data type of weights and activations; auto is what the checkpoint stores. Quantised weights "
+            "stay as they are stored: there it is the type of activations, and auto float32 on CPUs, bfloat16 on GPUs."
+        ),
     ] = "auto"
     kv_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "int8"],
+        Literal["auto", "fp32", "bf16", "fp8", "int8"],
         Meta(
-            description="Data type of keys and values; auto is that of the activations. fp8 and int8 hold twice the "
-            "tokens of bf16 in the same memory; int8 is the more exact of the two."
+            description="Data type of keys and values; auto is that of the activations, or bf16 if the checkpoint's "
+            "weights are quantised. fp8 and int8 hold twice the tokens of bf16 in the same memory; int8 is the more "
+            "exact of the two. fp32 needs float32 activations."
         ),
     ] = "auto"
     quantize: Annotated[
@@ -77,7 +81,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Round the weights of linear layers while loading, which takes half (int8, w8a16) or a quarter "
             "(int4) of the memory and is faster. int8 also rounds activations at each product. Needs bfloat16; "
-            "embeddings stay as they are, and int4 leaves the head in int8. Applies to the draft model too."
+            "embeddings stay as they are, and int4 leaves the head in w8a16. Applies to the draft model too."
         ),
     ] = "off"
     threads: Annotated[Positive | None, Meta(description="CPU threads; default: all CPUs that it may run on.")] = None

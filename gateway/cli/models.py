@@ -194,10 +194,7 @@ def pull(
         return
     tier = next((each.tier for each in catalogue() if each.name == model.name), "small")
     click.echo(f"{model.name} is here: {path}\n\nTo serve it, write into roundhouse.toml:\n")
-    click.echo(
-        f'[[pools]]\ntier = "{tier}"\nname = "{model.name}"\nmodel = "{path}"\nsha256 = "{model.sha256}"\n'
-        'dtype = "bfloat16"'
-    )
+    click.echo(f'[[pools]]\ntier = "{tier}"\nname = "{model.name}"\nmodel = "{path}"\nsha256 = "{model.sha256}"')
 
 
 class Verification(msgspec.Struct, frozen=True):

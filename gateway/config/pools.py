@@ -32,7 +32,10 @@ class PoolSettings(Section, frozen=True):
         list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
     ] = []
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
-    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Meta(description="Data type of its activations, and of weights that are not quantised."),
+    ] = "float32"
     quantize: Annotated[
         Literal["off", "int8", "w8a16", "int4"],
         Meta(
@@ -41,8 +44,11 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = "off"
     kv_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "int8"],
-        Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
+        Literal["auto", "fp32", "bf16", "fp8", "int8"],
+        Meta(
+            description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`, and "
+            "`bf16` if the checkpoint's weights are quantised."
+        ),
     ] = "auto"
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens that the KV cache of its engine holds.")] = 32_768

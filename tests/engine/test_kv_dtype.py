@@ -44,6 +44,11 @@ def test_logprobs_are_near_those_of_transformers(directory: Path, kv_dtype: KVDt
     assert 0 < error < ERROR[kv_dtype]
 
 
+def test_keys_and_values_are_not_kept_more_exactly_than_they_are_computed(checkpoint: Checkpoint) -> None:
+    with pytest.raises(ValueError, match="computed in bfloat16 cannot be kept in fp32; choose auto"):
+        ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision("bfloat16", kv_dtype="fp32"))
+
+
 class RoundingCache(DynamicCache):
     """Transformers' own cache, which keeps what eight bits leave of keys and values."""
 
@@ -126,13 +131,10 @@ def test_nothing_is_lost_by_preemption_known_prefixes_and_host_memory(checkpoint
 
 def test_the_type_is_part_of_what_blocks_are_called(checkpoint: Checkpoint) -> None:
     kinds: tuple[KVDtype, ...] = get_args(KVDtype)
-    infos = [
-        ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision("bfloat16", kv_dtype=kind)).info
-        for kind in kinds
-    ]
+    infos = [ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision(kv_dtype=kind)).info for kind in kinds]
     roots = [chain_root(info, 5, None, b"") for info in infos]
-    assert roots[kinds.index("auto")] == roots[kinds.index("bf16")]
-    assert len(set(roots)) == 3
+    assert roots[kinds.index("auto")] == roots[kinds.index("fp32")]
+    assert len(set(roots)) == 4
 
 
 def test_eight_bits_take_half_the_memory(checkpoint: Checkpoint) -> None:

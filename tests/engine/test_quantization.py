@@ -56,8 +56,8 @@ def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
             tensors[name] = pack(tensor, "int4").dense()
     rounded = Path(shutil.copytree(directory, tmp_path / "rounded"))
     save_file(tensors, rounded / "model.safetensors", metadata={"format": "pt"})
-    # The head alone is int8, and the only weight with so many outputs.
-    monkeypatch.setattr(kernels, "pack_weight", lambda w, _=None: pack(w, "int8" if len(w) == VOCABULARY else None))
+    # The head alone is w8a16, and the only weight with so many outputs.
+    monkeypatch.setattr(kernels, "pack_weight", lambda w, _=None: pack(w, "w8a16" if len(w) == VOCABULARY else None))
     assert torch.equal(found, logprobs(load(rounded, None, device), prompt))
 
 
@@ -82,20 +82,12 @@ def test_log_probabilities_are_those_of_transformers_with_the_same_rounding(
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
             continue
-        kind = "int8" if quantize == "int4" and name == "lm_head" else quantize
+        kind = "w8a16" if name == "lm_head" else quantize
         packed = kernels.pack_weight(module.weight.detach().bfloat16(), kind)
         # To within a rounding to bf16 that int4 weights have on all but AVX2.
         rounded = packed.dense().float() if kind == "int4" else packed.numbers() * packed.scales[:, None]
         module.weight = nn.Parameter(rounded, requires_grad=False)
-        if kind == "int8":
-            module.register_forward_pre_hook(_round_rows)
     assert distance(quantize) < 1.5 * plain
-
-
-def _round_rows(module: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
-    (x,) = inputs
-    steps = x.abs().amax(-1, keepdim=True) / 127
-    return (x / steps).round() * steps
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)

@@ -78,6 +78,10 @@ class GgufCheckpoint(ModelCheckpoint):
     def weight_bytes(self) -> int:
         return sum(file.size for file in self._files)
 
+    @property
+    def quantised(self) -> bool:
+        return any(place.type.values > 1 for _, place in self._places.values())
+
     def tensors(self) -> Iterator[StoredTensor]:
         with named(self.path):
             for name, (file, place) in self._places.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import gguf
 import pytest
@@ -45,8 +46,9 @@ def write(folder: Path, architecture: str, kind: Type | None = None) -> tuple[Pa
     return path, rounded_model
 
 
-def load(path: Path, dtype: str = "float32") -> ModelRunner:
-    return ModelRunner(path, blocks=BLOCKS, precision=Precision(dtype))  # type: ignore[arg-type]
+def load(path: Path) -> ModelRunner:
+    """With nothing rounded behind the weights."""
+    return ModelRunner(path, blocks=BLOCKS, precision=Precision("float32", kv_dtype="fp32"))
 
 
 def logprobs(runner: ModelRunner, prompt: list[int]) -> torch.Tensor:
@@ -81,12 +83,15 @@ def test_experts_are_served_as_they_are_stored(tmp_path: Path, kind: Type) -> No
     assert tokens_of(load(path), [request(prompt, max_tokens=8)])[0] == oracle_greedy(rounded, prompt, 8)
 
 
-def test_activations_are_bf16_unless_asked_for_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "activations", "error"), [("auto", "float32", 0.005), ("bfloat16",) * 2 + (0.05,)])
+def test_keys_and_values_are_bf16_and_activations_are_not_unless_asked_for(
+    tmp_path: Path, dtype: Literal["auto", "bfloat16"], activations: str, error: float
+) -> None:
     path, rounded = write(tmp_path, "llama")
-    runner, prompt = ModelRunner(path, blocks=BLOCKS), random_prompt(20)
-    assert runner.precision.dtype == "bfloat16"
+    runner, prompt = ModelRunner(path, blocks=BLOCKS, precision=Precision(dtype)), random_prompt(20)
+    assert runner.precision == Precision(activations, kv_dtype="bf16")  # type: ignore[arg-type]
     expected = oracle_logits(rounded, prompt)[-1].log_softmax(-1)
-    assert float((logprobs(runner, prompt) - expected).abs().mean()) < 0.05
+    assert float((logprobs(runner, prompt) - expected).abs().mean()) < error
 
 
 def test_every_linear_layer_keeps_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
