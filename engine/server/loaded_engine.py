@@ -72,9 +72,9 @@ class LoadedEngine:
     def _load_model(self) -> ModelRunner:
         options = self._options
         registry = None if options.adapters is None else AdapterRegistry(options.adapters)
+        if options.sha256 is not None:
+            check_digest(options.model, options.sha256)
         try:
-            if options.sha256 is not None:
-                check_digest(options.model, options.sha256)
             return ModelRunner(
                 options.model,
                 blocks=self._config.blocks,

@@ -357,6 +357,11 @@ class Engines:
         return any(engine.client.connected for engine in self._engines.values())
 
     def problems(self) -> list[str]:
-        """Pools without a connected engine."""
+        """What is wrong with pools that have no connected engine."""
         away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
-        return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in away]
+        return [problem(pool) for pool in away]
+
+
+def problem(pool: Pool) -> str:
+    """Say that no engine of a pool is connected."""
+    return f"no engine of the {pool.tier} tier ({pool.name}) is connected"

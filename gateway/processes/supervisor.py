@@ -10,13 +10,11 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,15 +25,18 @@ from gateway.app import create_app
 from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
-from gateway.config.settings import NO_TENANTS, EmbedderSettings, PoolSettings, Section, Settings, SettingsError
+from gateway.config.settings import NO_TENANTS, Settings, SettingsError
 from gateway.engines.adapters import registry_url
+from gateway.engines.pools import problem
 from gateway.processes import redis_server
 from gateway.processes.child import Child, ChildFailed
+from gateway.processes.commands import embedder_address, embedder_command, engine_address
 from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
+from gateway.processes.engines import EngineProcesses, Say
 from gateway.processes.extras import missing
 from gateway.server import GatewayServer, listen, url
-from gateway.storage.connect import embedded_url, redis_url, socket_path
+from gateway.storage.connect import embedded_url, redis_url
 
 log = logging.getLogger("roundhouse.supervisor")
 
@@ -47,12 +48,6 @@ _PATIENCE = 60.0
 class _Readiness(msgspec.Struct):
     status: str
     problems: list[str]
-
-
-class Say(Protocol):
-    """Prints a message to the operator, one line at a time."""
-
-    def __call__(self, line: str) -> None: ...
 
 
 class Failed(Exception):
@@ -81,24 +76,27 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             await asyncio.to_thread(register_adapters, settings, AdapterRegistry(registry_url(settings)))
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
-        children, embedder = _children(settings), _embedder(settings)
-        configuration = Configuration(settings, read, _filled, file)
+        embedder = _embedder(settings)
+        configuration, written = Configuration(settings, read, _filled, file), settings
         settings = configuration.settings
         say(f"Roundhouse {__version__}")
         if lacking is not None:
             say(f"  without embeddings: {lacking}")
-        for child, description in children:
-            say(f"  starting {child.name}: {description}")
+        redis, engines = _redis(written, say), EngineProcesses(written, say)
+        for pool in written.pools:
+            engines.start(pool)
         app = create_app(configuration)
         server = GatewayServer(app, settings)
-        tasks = [asyncio.create_task(child.run(), name=child.name) for child, _ in children]
+        children = [asyncio.create_task(engines.wait_failed(), name="engines")]
+        if redis is not None:
+            children.append(asyncio.create_task(redis.run(), name=redis.name))
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
         helping = BackgroundTasks("supervisor")
-        announced = helping.begin(_announce(url(settings, bound), say, began, app))
+        announced = helping.begin(_announce(url(settings, bound), say, began, app, engines))
         embedding = helping.begin(_embed_later(embedder, announced, say))
         try:
             async with listening(configuration):
-                done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait([gateway, *children], return_when=asyncio.FIRST_COMPLETED)
             if gateway not in done:
                 # A child gave up: what its clients are doing ends as on any other stop.
                 server.stop()
@@ -114,9 +112,10 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             for task in (embedding, announced):
                 task.cancel()
             # Engines first: Redis is what everything else still writes to.
-            for child, _ in reversed(children):
-                await child.stop()
-            await asyncio.gather(*tasks, embedding, announced, return_exceptions=True)
+            await engines.stop()
+            if redis is not None:
+                await redis.stop()
+            await asyncio.gather(*children, embedding, announced, return_exceptions=True)
 
 
 def _check_engines(settings: Settings) -> None:
@@ -136,23 +135,14 @@ def _wants_embedder(settings: Settings) -> bool:
     return settings.embedder.enabled and settings.embedder.address is None
 
 
-def _children(settings: Settings) -> list[tuple[Child, str]]:
-    """Return the processes to start here, with a word on each."""
-    children: list[tuple[Child, str]] = []
-    if settings.redis.url is None:
-        command = redis_server.command(settings)
-        address = embedded_url(settings)
-        children.append((Child("redis", command), f"{command[0]}, redis-cli -s {address.removeprefix('unix://')}"))
-    store = settings.models.open()
-    for pool in settings.pools:
-        if not pool.engines:
-            # The engine compares it again whenever it is started, also after a crash.
-            pool = msgspec.structs.replace(pool, sha256=checkpoints.expected_digest(pool, store))
-            address = _engine_address(settings, pool)
-            environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
-            child = Child(f"engine-{pool.tier}", engine_command(pool, address, registry_url(settings)), environment)
-            children.append((child, f"{pool.name} on {pool.device}"))
-    return children
+def _redis(settings: Settings, say: Say) -> Child | None:
+    """Return Redis, if it is to be started here."""
+    if settings.redis.url is not None:
+        return None
+    command = redis_server.command(settings)
+    address = embedded_url(settings).removeprefix("unix://")
+    say(f"  starting redis: {command[0]}, redis-cli -s {address}")
+    return Child("redis", command)
 
 
 def _filled(settings: Settings) -> Settings:
@@ -160,12 +150,12 @@ def _filled(settings: Settings) -> Settings:
     replace = msgspec.structs.replace
     url = redis_url(settings)
     pools = [
-        pool if pool.engines else replace(pool, engines=[_engine_address(settings, pool)]) for pool in settings.pools
+        pool if pool.engines else replace(pool, engines=[engine_address(settings, pool)]) for pool in settings.pools
     ]
     embedder = settings.embedder
     if _wants_embedder(settings):
         here = missing("embedder") is None
-        embedder = replace(embedder, address=_embedder_address(settings)) if here else replace(embedder, enabled=False)
+        embedder = replace(embedder, address=embedder_address(settings)) if here else replace(embedder, enabled=False)
     return replace(settings, redis=replace(settings.redis, url=url), pools=pools, embedder=embedder)
 
 
@@ -175,7 +165,7 @@ def _embedder(settings: Settings) -> Child | None:
     if not _wants_embedder(settings) or missing("embedder"):
         return None
     environment = {"OMP_NUM_THREADS": str(embedder.threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    return Child("embedder", embedder_command(embedder, _embedder_address(settings)), environment)
+    return Child("embedder", embedder_command(embedder, embedder_address(settings)), environment)
 
 
 async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], say: Say) -> None:
@@ -191,45 +181,6 @@ async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], sa
     except ChildFailed as error:
         log.error("no embeddings", extra={"error": str(error)})
         say(f"  without embeddings: {error}")
-
-
-def _engine_address(settings: Settings, pool: PoolSettings) -> str:
-    return f"unix://{socket_path(settings, f'engine-{pool.tier}')}"
-
-
-def _embedder_address(settings: Settings) -> str:
-    return f"unix://{socket_path(settings, 'embedder')}"
-
-
-def embedder_command(embedder: EmbedderSettings, address: str) -> list[str]:
-    """Command line of the embedder."""
-    options = _options(embedder, "model", "name", "device", "threads", "queue")
-    return [sys.executable, "-m", "cache.embedder", "--listen", address, *options]
-
-
-def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]:
-    """Command line of a pool's engine; `adapters` is the address of their registry."""
-    names = (
-        "model",
-        "sha256",
-        "name",
-        "device",
-        "dtype",
-        "quantize",
-        "kv_dtype",
-        "threads",
-        "kv_tokens",
-        "kv_host_bytes",
-    )
-    more = ("max_running", "step_tokens", "policy", "speculate", "draft_model")
-    own = ("--listen", address, "--adapters", adapters, "--log-level", "warning")
-    return [sys.executable, "-m", "engine.server", *own, *_options(pool, *names, *more)]
-
-
-def _options(section: Section, *names: str) -> list[str]:
-    """Fields of a section as options of the same names; those that are not set are left out."""
-    values = {name: value for name in names if (value := getattr(section, name)) is not None}
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @contextlib.contextmanager
@@ -255,25 +206,30 @@ def _claim(data: Path) -> Iterator[None]:
         yield
 
 
-async def _announce(address: str, say: Say, began: float, app: Starlette) -> None:
+async def _announce(address: str, say: Say, began: float, app: Starlette, engines: EngineProcesses) -> None:
     """Print the URL when the first answer can be given, and until then what is being waited for."""
     said: list[str] = []
     while True:
         await asyncio.sleep(0.1)
-        ready, problems = await asyncio.to_thread(_readiness, address)
-        if ready:
+        serves, problems = await asyncio.to_thread(_readiness, address)
+        if serves:
+            # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of
+            # service is not waited for.
+            out = {problem(pool) for pool in app.state.gateway.engines.pools if pool.tier in engines.out}
+            problems = [each for each in problems if each not in out]
+        if serves and not problems:
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
             if not app.state.gateway.view.tenants():
                 say(f"  nobody may send requests yet: {NO_TENANTS}")
             return
         if problems != said and monotonic() - began > 5:
             said = problems
-            for problem in problems:
-                say(f"  waiting: {problem}")
+            for each in problems:
+                say(f"  waiting: {each}")
 
 
 def _readiness(address: str) -> tuple[bool, list[str]]:
-    """What `/readyz` says; here everything is started, so that a gateway that is degraded is not ready yet."""
+    """Return whether `/readyz` says that turns can be answered, and what is wrong."""
     try:
         answer = urllib.request.urlopen(f"{address}/readyz", timeout=2)
     except urllib.error.HTTPError as error:
@@ -282,4 +238,4 @@ def _readiness(address: str) -> tuple[bool, list[str]]:
         return False, []
     with answer:
         said = msgspec.json.decode(answer.read(), type=_Readiness)
-    return said.status == "ready", said.problems
+    return said.status != "not ready", said.problems

@@ -76,13 +76,17 @@ class Installation:
 
     def wait_ready(self) -> str:
         """Read the output until the URL is printed; returns all of it."""
+        return self.wait_said(f"open {self.url}")
+
+    def wait_said(self, what: str) -> str:
+        """Read the output until a line has these words; returns all that was not read before."""
         assert self.process.stdout
         output, deadline = "", time.monotonic() + DEADLINE
-        while f"open {self.url}" not in output:
+        while what not in output:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             line = self.process.stdout.readline() if readable else ""
             if not line:
-                raise AssertionError(f"not ready:\n{output}\n{self.log.read_text()}")
+                raise AssertionError(f"it never said {what!r}:\n{output}\n{self.log.read_text()}")
             output += line
         return output
 

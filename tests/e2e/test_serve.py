@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 import urllib.request
+from pathlib import Path
 
 import msgspec
 import openai
 from websockets.sync.client import ClientConnection, connect
 
+from engine.checkpoint.digests import checkpoint_digest
+from gateway.config.settings import demo_settings
 from tests.e2e.conftest import KEY, Installation, installation
 
 LONG = {"type": "response.create", "model": "small", "input": "hello", "ignore_eos": True, "max_output_tokens": 600}
@@ -92,6 +96,24 @@ def test_an_engine_that_dies_mid_answer_fails_that_answer_and_another_tier_takes
             while client.responses.create(model="small", input="hi").model != "roundhouse-demo-2m":
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
+
+
+def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "small"))
+    exchanged = f'\n[[pools]]\ntier = "small"\nname = "own"\nmodel = "{folder}"\nsha256 = "{checkpoint_digest(folder)}"'
+    with installation(tiers=["medium"], tables=exchanged) as running:
+        with (folder / "model.safetensors").open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\x7f")
+        [pid] = running.pids("engine-small")
+        os.kill(pid, signal.SIGKILL)
+        said = running.wait_said("the small tier is out of service")
+        assert "was damaged or exchanged; correct pools.model or pools.sha256; then start again" in said
+        with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
+            assert client.responses.create(model="small", input="hello").model == "roundhouse-demo-6m"
+        with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
+            assert msgspec.json.decode(response.read())["status"] == "degraded"
+        assert running.stop() == 0
 
 
 def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:

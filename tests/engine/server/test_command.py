@@ -155,8 +155,10 @@ async def test_host_memory_that_holds_no_block_is_refused(checkpoint: Checkpoint
 
 
 async def test_a_checkpoint_with_another_digest_is_refused(checkpoint: Checkpoint) -> None:
-    result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--sha256", "0" * 64])
+    path = str(checkpoint("llama"))
+    result = CliRunner().invoke(main, ["--model", path, "--sha256", "0" * 64])
     assert (result.exit_code, f"not {'0' * 64}" in result.output) == (2, True), result.output
+    assert result.output.count(path) == 1
 
 
 @pytest.mark.parametrize(

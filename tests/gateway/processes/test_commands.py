@@ -1,4 +1,4 @@
-"""What `serve` starts."""
+"""Command lines of what `serve` starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from cache.embedder import main as embedder_main
 from engine.server.command import main
 from gateway.config.settings import EmbedderSettings, PoolSettings
-from gateway.processes.supervisor import embedder_command, engine_command
+from gateway.processes.commands import embedder_command, engine_command
 
 
 def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The engines that `serve` starts: kept running, and out of service where they cannot run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+import msgspec
+
+from gateway.config import checkpoints
+from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
+from gateway.engines.adapters import registry_url
+from gateway.processes.child import Child, ChildFailed
+from gateway.processes.commands import engine_address, engine_command
+
+log = logging.getLogger("roundhouse.supervisor")
+
+
+class Say(Protocol):
+    """Prints a message to the operator, one line at a time."""
+
+    def __call__(self, line: str) -> None: ...
+
+
+class EngineProcesses:
+    """Runs one engine for each pool that has none elsewhere.
+
+    An engine that says that it cannot run takes its tier out of service and nothing else, unless no tier is left.
+    """
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self._settings = settings
+        self._say = say
+        self._children: list[Child] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._none_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.out: set[Tier] = set()
+        """Tiers whose engine cannot run."""
+
+    def start(self, pool: PoolSettings) -> None:
+        """Start a pool's engine, unless it has engines elsewhere; returns at once."""
+        if pool.engines:
+            return
+        settings = self._settings
+        # The engine compares it again whenever it is started, also after a crash.
+        sha256 = checkpoints.expected_digest(pool, settings.models.open())
+        command = engine_command(
+            msgspec.structs.replace(pool, sha256=sha256), engine_address(settings, pool), registry_url(settings)
+        )
+        environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        child = Child(f"engine-{pool.tier}", command, environment)
+        self._say(f"  starting {child.name}: {pool.name} on {pool.device}")
+        self._children.append(child)
+        self._tasks.append(asyncio.create_task(self._run(pool, child), name=child.name))
+
+    async def wait_failed(self) -> None:
+        """Wait until no tier is left.
+
+        Raises:
+            ChildFailed: that is so; the message is the last engine's.
+        """
+        await asyncio.shield(self._none_left)
+
+    async def stop(self) -> None:
+        """End all engines."""
+        for child in self._children:
+            await child.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._none_left.cancel()
+
+    async def _run(self, pool: PoolSettings, child: Child) -> None:
+        try:
+            await child.run()
+        except ChildFailed as error:
+            self.out.add(pool.tier)
+            if self.out >= {each.tier for each in self._settings.pools}:
+                self._none_left.set_exception(error)
+                return
+            reason = await asyncio.to_thread(self._reason, pool, error)
+            log.error("tier is out of service", extra={"tier": pool.tier, "error": reason})
+            self._say(f"  the {pool.tier} tier is out of service, the others answer for it: {reason}; then start again")
+
+    def _reason(self, pool: PoolSettings, error: ChildFailed) -> str:
+        """Return why an engine cannot run, and the remedy; what is wrong with its checkpoint is known here too."""
+        try:
+            checkpoints.check([pool], self._settings.models.open())
+        except SettingsError as wrong:
+            return str(wrong)
+        return f"{error}; mend that"
