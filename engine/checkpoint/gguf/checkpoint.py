@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.config import architecture_of, stored_config
 from engine.checkpoint.gguf.metadata import GgufMetadata
-from engine.checkpoint.gguf.names import ROPE_FREQUENCIES, checkpoint_names
+from engine.checkpoint.gguf.names import ROPE_TENSORS, checkpoint_names
 from engine.checkpoint.gguf.reader import GgufFile, TensorPlace
 from engine.checkpoint.gguf.types import Bytes
 from engine.checkpoint.gguf.vocabulary import Vocabulary
@@ -52,8 +53,9 @@ class GgufCheckpoint(ModelCheckpoint):
         with named(self.path):
             places = {name: place for name, (_, place) in self._places.items()}
             vocabulary = len(self._metadata.strings("tokenizer.ggml.tokens"))
-            stored = stored_config(self._metadata, places, vocabulary, self._rope_divisors())
-            return ModelConfig.from_stored(stored, self.eos_token_ids)
+            stored = stored_config(self._metadata, places, vocabulary, self._rope_tensors())
+            # What is added to the weights of norms is in them already.
+            return replace(ModelConfig.from_stored(stored, self.eos_token_ids), norm_offset=0.0)
 
     @property
     def context(self) -> int:
@@ -85,7 +87,7 @@ class GgufCheckpoint(ModelCheckpoint):
     def tensors(self) -> Iterator[StoredTensor]:
         with named(self.path):
             for name, (file, place) in self._places.items():
-                if name != ROPE_FREQUENCIES:
+                if name not in ROPE_TENSORS:
                     yield from self._stored(name, place, file.data(place))
 
     def tokenizer(self) -> Tokenizer:
@@ -115,7 +117,7 @@ class GgufCheckpoint(ModelCheckpoint):
 
     def _stored(self, name: str, place: TensorPlace, data: Bytes) -> Iterator[StoredTensor]:
         experts = self.config.experts
-        names = checkpoint_names(name, experts, self.config.expert_names)
+        names = checkpoint_names(name, experts, self.config.expert_names, self._architecture.modules)
         if names is None:
             raise CheckpointError(f"unexpected tensor {name!r}; the model has none of this name")
         if not place.type.finite(data):
@@ -143,13 +145,15 @@ class GgufCheckpoint(ModelCheckpoint):
             raise CheckpointError(f"tensor {name!r} does not have the {rows} rows of {heads} heads")
         return data.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(data.shape)
 
-    def _rope_divisors(self) -> npt.NDArray[np.float32] | None:
-        if ROPE_FREQUENCIES not in self._places:
-            return None
-        file, place = self._places[ROPE_FREQUENCIES]
-        if place.type.name != "f32" or len(place.shape) != 1:
-            raise CheckpointError(f"tensor {ROPE_FREQUENCIES!r} is not a list of F32")
-        return file.data(place).view(np.float32)
+    def _rope_tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        found = {}
+        for name in ROPE_TENSORS:
+            if name in self._places:
+                file, place = self._places[name]
+                if place.type.name != "f32" or len(place.shape) != 1:
+                    raise CheckpointError(f"tensor {name!r} is not a list of F32")
+                found[name] = file.data(place).view(np.float32)
+        return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,19 +13,27 @@ import numpy.typing as npt
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.metadata import GgufMetadata
+from engine.checkpoint.gguf.names import ROPE_FREQUENCIES, ROPE_LONG, ROPE_SHORT
 from engine.checkpoint.gguf.reader import TensorPlace
 from engine.checkpoint.stored_config import StoredConfig
 
 _MAX_LAYERS = 1024
 
 
+_WINDOW = {"attention.sliding_window": "sliding_window"}
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a `general.architecture` of GGUF is called in config.json, and how its tensors differ."""
+    """What a `general.architecture` of GGUF is called in config.json, and how its keys and tensors differ."""
 
     name: str
     rotary_pairs: bool = False
     """Whether rows of the query and key projections are ordered for rotations of neighbouring values."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys with a number that only this architecture has, and what config.json calls them."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Parts of a layer that are called otherwise than in Llama, as `checkpoint_names` takes them."""
 
 
 ARCHITECTURES = {
@@ -35,15 +43,37 @@ ARCHITECTURES = {
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM"),
     "smollm3": Architecture("SmolLM3ForCausalLM", rotary_pairs=True),
-    "granite": Architecture("GraniteForCausalLM", rotary_pairs=True),
+    "granite": Architecture(
+        "GraniteForCausalLM",
+        rotary_pairs=True,
+        keys={
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "attention.scale": "attention_multiplier",
+            "logit_scale": "logits_scaling",
+        },
+    ),
+    "gemma3": Architecture(
+        "Gemma3ForCausalLM",
+        keys=_WINDOW
+        | {
+            "attention.sliding_window_pattern": "sliding_window_pattern",
+            "rope.freq_base_swa": "rope_local_base_freq",
+        },
+        modules={
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+        },
+    ),
+    "phi3": Architecture(
+        "Phi3ForCausalLM",
+        keys=_WINDOW,
+        modules={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    ),
 }
-_MULTIPLIERS = {
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "attention.scale": "attention_multiplier",
-    "logit_scale": "logits_scaling",
-}
-"""Keys of Granite's factors."""
+_GEMMA3_27B_LAYERS = 62
+"""Layers of the one Gemma 3 whose scores are scaled by hidden size and heads, which no key says."""
 
 _READ = {
     "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
@@ -82,24 +112,24 @@ def stored_config(
     metadata: GgufMetadata,
     tensors: Mapping[str, TensorPlace],
     vocabulary: int,
-    rope_divisors: npt.NDArray[np.float32] | None,
+    rope_tensors: Mapping[str, npt.NDArray[np.float32]],
 ) -> StoredConfig:
     """Return the keys of config.json that mean the same.
 
     Args:
-        rope_divisors: content of the tensor by which rotary frequencies are divided, if there is one.
+        rope_tensors: content of those of `ROPE_TENSORS` that the file has.
 
     Raises:
         CheckpointError: a key is missing, of another type, or would change the computation in an unknown way.
     """
-    prefix = metadata.text("general.architecture") + "."
-    _refuse_unknown(metadata, prefix)
+    prefix, architecture = metadata.text("general.architecture") + ".", architecture_of(metadata)
+    _refuse_unknown(metadata, prefix, architecture)
     heads, head_dim = _heads(metadata, prefix)
     layers = metadata.integer(prefix + "block_count")
     if layers > _MAX_LAYERS:
         raise CheckpointError(f"{prefix}block_count is {layers}; the most is {_MAX_LAYERS}")
     fields: dict[str, Any] = {
-        "architectures": [architecture_of(metadata).name],
+        "architectures": [architecture.name],
         "vocab_size": vocabulary,
         "hidden_size": metadata.integer(prefix + "embedding_length"),
         "intermediate_size": metadata.integer(prefix + "feed_forward_length"),
@@ -113,15 +143,20 @@ def stored_config(
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
         "sliding_window": None,
-        "rope_parameters": _rope(metadata, prefix, head_dim, rope_divisors),
+        "rope_parameters": _rope(metadata, prefix, head_dim, rope_tensors),
         "dtype": _dtype(tensors),
     }
     if experts := metadata.integer(prefix + "expert_count", 0):
         fields |= _mixture(metadata, prefix, experts, fields["intermediate_size"])
         if prefix == "llama.":
             fields["architectures"] = ["MixtralForCausalLM"]
-    if prefix == "granite.":
-        fields |= {name: metadata.number(prefix + key, 1.0) for key, name in _MULTIPLIERS.items()}
+    for key, name in architecture.keys.items():
+        if prefix + key in metadata and not metadata.equals(prefix + key, 0):
+            fields[name] = metadata.scalar(prefix + key)
+    if prefix == "gemma3.":
+        fields["rope_parameters"] = {"full_attention": fields["rope_parameters"]}
+        large = layers == _GEMMA3_27B_LAYERS
+        fields["query_pre_attn_scalar"] = fields["hidden_size"] // heads if large else head_dim
     try:
         return msgspec.convert(fields, StoredConfig)
     except msgspec.ValidationError as error:
@@ -151,17 +186,17 @@ def _mixture(metadata: GgufMetadata, prefix: str, experts: int, width: int) -> d
     }
 
 
-def _refuse_unknown(metadata: GgufMetadata, prefix: str) -> None:
+def _refuse_unknown(metadata: GgufMetadata, prefix: str, architecture: Architecture) -> None:
     for key in metadata.under(prefix):
         full = prefix + key
-        if key in _READ or (prefix == "granite." and key in _MULTIPLIERS) or metadata.equals(full, 0):  # switched off
+        if key in _READ or key in architecture.keys or metadata.equals(full, 0):  # switched off
             continue
         if key not in _DEFAULTS or not metadata.equals(full, _DEFAULTS[key]):
             raise CheckpointError(f"{full} is not supported, and may change what the model computes")
 
 
 def _rope(
-    metadata: GgufMetadata, prefix: str, head_dim: int, divisors: npt.NDArray[np.float32] | None
+    metadata: GgufMetadata, prefix: str, head_dim: int, tensors: Mapping[str, npt.NDArray[np.float32]]
 ) -> dict[str, Any]:
     scaling = prefix + "rope.scaling."
     kind = metadata.text(scaling + "type", "none")
@@ -180,16 +215,35 @@ def _rope(
     for name in ("beta_fast", "beta_slow"):
         if (value := metadata.number(f"{scaling}yarn_{name}", 0.0)) and kind == "yarn":
             rope[name] = value
+    if tensors:
+        return rope | _frequencies(metadata, scaling, kind, tensors)
     attention = metadata.number(scaling + "attn_factor", 1.0)
     if attention != 1.0:
         if kind != "yarn" or factor < 1.0:
             raise CheckpointError(f"{scaling}attn_factor is only supported for 'yarn'")
         rope["attention_factor"] = attention * (1.0 + 0.1 * math.log(factor))
-    if divisors is not None:
-        if kind != "none":
-            raise CheckpointError(f"{scaling}type is {kind!r}, which cannot go with rope_freqs.weight")
-        rope |= {"rope_type": "divided", "divisors": divisors.tolist()}
     return rope
+
+
+def _frequencies(
+    metadata: GgufMetadata, scaling: str, kind: str, tensors: Mapping[str, npt.NDArray[np.float32]]
+) -> dict[str, Any]:
+    """Return the keys of a scaling of which the file has the result."""
+    if tensors.keys() == {ROPE_FREQUENCIES}:
+        served, fields = "none", {"rope_type": "divided", "divisors": tensors[ROPE_FREQUENCIES].tolist()}
+    elif tensors.keys() == {ROPE_LONG, ROPE_SHORT}:
+        served = "longrope"
+        fields = {
+            "rope_type": "longrope",
+            "long_factor": tensors[ROPE_LONG].tolist(),
+            "short_factor": tensors[ROPE_SHORT].tolist(),
+            "attention_factor": metadata.number(scaling + "attn_factor", 1.0),
+        }
+    else:
+        raise CheckpointError(f"tensor {min(tensors)!r} needs its counterpart, and no other")
+    if kind not in ("none", served):
+        raise CheckpointError(f"{scaling}type is {kind!r}, which cannot go with {min(tensors)}")
+    return fields
 
 
 def _dtype(tensors: Mapping[str, TensorPlace]) -> str:

@@ -35,7 +35,12 @@ class GgufMetadata:
         return found
 
     def number(self, key: str, default: float | None = None) -> float:
-        return float(self._typed(key, int | float, default, "a number"))
+        return float(self.scalar(key, default))
+
+    def scalar(self, key: str, default: float | None = None) -> int | float:
+        """Return a number in the type in which it is stored."""
+        found: int | float = self._typed(key, int | float, default, "a number")
+        return found
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         found: bool = self._typed(key, bool, default, "true or false")

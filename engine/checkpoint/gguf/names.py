@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from engine.checkpoint.families import ExpertNames
 
@@ -26,14 +27,18 @@ _MODULES = {
 }
 _ROUTER = "ffn_gate_inp"
 _OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+?)(_exps)?(?:\.(\d+))?\.(weight|bias)")
-ROPE_FREQUENCIES = "rope_freqs.weight"
-"""Name of the tensor that says by what each rotary frequency is divided; it belongs to the configuration."""
+ROPE_FREQUENCIES, ROPE_LONG, ROPE_SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_TENSORS = (ROPE_FREQUENCIES, ROPE_LONG, ROPE_SHORT)
+"""Tensors that say by what each rotary frequency is divided, in all or in long and short sequences: they belong to the
+configuration."""
 
 
-def checkpoint_names(name: str, experts: int, names: ExpertNames | None) -> list[str] | None:
+def checkpoint_names(
+    name: str, experts: int, names: ExpertNames | None, modules: Mapping[str, str]
+) -> list[str] | None:
     """Return the names under which a tensor is known, one for each of the model's `experts` if it stacks them.
 
-    None: the model has no such tensor.
+    `modules` has parts of a layer that are called otherwise than in Llama. None: the model has no such tensor.
     """
     if name in _ENDS:
         return [_ENDS[name]]
@@ -42,8 +47,9 @@ def checkpoint_names(name: str, experts: int, names: ExpertNames | None) -> list
         return None
     layer, module, stacked, expert, kind = found.groups()
     prefix = f"model.layers.{layer}"
-    if stacked is None and expert is None and module in _MODULES:
-        return [f"{prefix}.{_MODULES[module]}.{kind}"]
+    known = modules.get(module) or _MODULES.get(module)
+    if stacked is None and expert is None and known is not None:
+        return [f"{prefix}.{known}.{kind}"]
     if names is None:
         return None
     if module == _ROUTER:

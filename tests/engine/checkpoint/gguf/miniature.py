@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": gguf.MODEL_ARCH.QWEN3MOE,
     "SmolLM3ForCausalLM": gguf.MODEL_ARCH.SMOLLM3,
     "GraniteForCausalLM": gguf.MODEL_ARCH.GRANITE,
+    "Gemma3ForCausalLM": gguf.MODEL_ARCH.GEMMA3,
+    "Phi3ForCausalLM": gguf.MODEL_ARCH.PHI3,
 }
 _PAIRS = {gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.SMOLLM3, gguf.MODEL_ARCH.GRANITE}
 """Architectures whose converter orders rows of queries and keys for rotations of neighbouring values."""
@@ -114,6 +117,9 @@ def change_keys(writer: gguf.GGUFWriter, change: dict[str, Any]) -> None:
 
 def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     rope = config["rope_parameters"]
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_block_count(config["num_hidden_layers"])
@@ -126,12 +132,22 @@ def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
         if rope["rope_type"] == "yarn":
             writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if original := config.get("original_max_position_embeddings"):
+        writer.add_rope_scaling_orig_ctx_len(original)
+    if rope["rope_type"] == "longrope":
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(rope["factor"]) / math.log(original)))
+        for name in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32))
+    if config["architectures"][0] in ("Gemma3ForCausalLM", "Phi3ForCausalLM"):
+        writer.add_sliding_window(config["sliding_window"] or 0)
+    if "layer_types" in config and config["layer_types"][0] != config["layer_types"][1]:
+        writer.add_sliding_window_pattern(config["layer_types"].index("full_attention") + 1)
     if experts := config.get("num_local_experts") or config.get("num_experts"):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -154,6 +170,8 @@ def _tensors(
         heads = config["num_attention_heads"] if "q_proj" in name else config["num_key_value_heads"]
         if architecture in _PAIRS and _is_rotated(name):
             tensor = tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+        if architecture == gguf.MODEL_ARCH.GEMMA3 and "norm" in name:
+            tensor = tensor + 1
         if ".experts." not in name:
             found.append((name, tensor))
         elif ".experts.0." in name:

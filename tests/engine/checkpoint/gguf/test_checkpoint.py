@@ -21,17 +21,21 @@ from tests.engine.checkpoint.gguf.miniature import change_keys, write_gguf
 from tests.engine.checkpoints import ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint
 
-SERVED = ["llama", "llama-tied", "llama-bias", "qwen2", "qwen3", "mixtral", "qwen3-moe", "granite"]
+SERVED = ["llama", "llama-tied", "llama-bias", "qwen2", "qwen3", "mixtral", "qwen3-moe", "granite", "gemma3", "phi3"]
+WINDOWED = {"gemma3", "phi3"}
+"""Those whose files say windows."""
 
 
 @pytest.mark.parametrize("architecture", SERVED)
 def test_the_config_is_that_of_the_folder(checkpoint: Checkpoint, tmp_path: Path, architecture: str) -> None:
-    directory = checkpoint(architecture)
+    # The scale of Gemma's scores has no key: it follows from the sizes.
+    directory = checkpoint(architecture, **({"query_pre_attn_scalar": 32} if architecture == "gemma3" else {}))
     ours = open_checkpoint(write_gguf(tmp_path / "a.gguf", directory)).config
     theirs = ModelConfig.from_directory(directory)
     assert ours == replace(
         theirs,
-        windows=(None,) * theirs.layers,  # no key says them
+        windows=theirs.windows if architecture in WINDOWED else (None,) * theirs.layers,
+        norm_offset=0.0,
         eos_token_ids=(2, 6),  # "<|end|>" ends a text too
         norm_eps=pytest.approx(theirs.norm_eps),
         embedding_scale=pytest.approx(theirs.embedding_scale),
@@ -45,9 +49,12 @@ def test_the_tensors_are_those_of_the_folder(checkpoint: Checkpoint, tmp_path: P
     directory = checkpoint(architecture)
     stored = {each.name: each for each in open_checkpoint(write_gguf(tmp_path / "a.gguf", directory)).tensors()}
     theirs = load_file(directory / "model.safetensors")
+    offset = ModelConfig.from_directory(directory).norm_offset
     assert stored.keys() == theirs.keys()
     for name, tensor in theirs.items():
         ours = stored[name]
+        if "norm" in name:
+            tensor = tensor + offset
         assert (ours.type, ours.shape) == ("f32", tuple(tensor.shape))
         assert torch.equal(torch.from_numpy(ours.data.view(np.float32).reshape(ours.shape).copy()), tensor), name
 
@@ -85,6 +92,28 @@ def test_frequencies_are_divided_as_the_file_says(checkpoint: Checkpoint, tmp_pa
     )
     ours = open_checkpoint(path).config
     assert torch.allclose(inverse_frequencies(ours, ours.rope), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "message"),
+    [
+        (["rope_factors_long"], None, "'rope_factors_long.weight' needs its counterpart"),
+        (["rope_factors_long", "rope_factors_short"], "yarn", "'yarn', which cannot go with rope_factors_long.weight"),
+        (["rope_freqs", "rope_factors_short"], None, "'rope_factors_short.weight' needs its counterpart"),
+        (["rope_freqs"], "longrope", "'longrope', which cannot go with rope_freqs.weight"),
+    ],
+)
+def test_factors_of_frequencies_have_to_fit_each_other(
+    checkpoint: Checkpoint, tmp_path: Path, names: list[str], kind: str | None, message: str
+) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        change_keys(writer, {"phi3.rope.scaling.type": kind})
+        for name in names:
+            writer.add_tensor(f"{name}.weight", np.ones(6, np.float32))
+
+    path = write_gguf(tmp_path / "a.gguf", checkpoint("phi3"), change=change)
+    with pytest.raises(CheckpointError, match=message):
+        assert open_checkpoint(path).config
 
 
 @pytest.mark.parametrize(
