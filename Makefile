@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs diagrams constraints clean
+.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model demo-models demo-evaluate docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -68,6 +68,13 @@ bench-peers: ## set up the peers first (gigabytes, outside the repository), then
 	@deploy/environment.sh dev
 	nice $(BIN)/python -m bench.peers
 	$(BIN)/python -m bench.engine $(BENCH_ARGS)
+
+bench-real: ## measure our engine beside llama.cpp and OpenVINO on real models, with their exactness (hours)
+	@deploy/environment.sh dev
+	for model in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b; do $(BIN)/roundhouse models pull $$model || exit 1; done
+	nice $(BIN)/python -m bench.peers llama.cpp openvino
+	$(BIN)/python -m bench.real $(BENCH_ARGS)
+	$(BIN)/python -m bench.quality
 
 router-model: ## learn the router's model file again from questions with known outcomes (minutes)
 	@deploy/environment.sh dev

@@ -13,7 +13,7 @@ from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.layout import lay_out, shape
 from engine.adapters.manifest import Manifest
 from engine.cache.blocks import BLOCK_SIZE
-from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.opening import open_checkpoint
 
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 LINEAR = (*ATTENTION, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -25,7 +25,7 @@ class StoredAdapters:
     """Adapters of one shape for the checkpoint `base`, in these folders, as an `AdapterSource`."""
 
     def __init__(self, base: Path, folders: Sequence[Path]) -> None:
-        self._config = ModelConfig.from_directory(base)
+        self._config = open_checkpoint(base).config
         self._folders: dict[str, Path] = {}
         self._manifests: dict[str, Manifest] = {}
         for path in folders:
@@ -59,7 +59,7 @@ class RandomAdapters(StoredAdapters):
 
 def write_adapter(folder: Path, base: Path, *, rank: int, seed: int, modules: Sequence[str] = LINEAR) -> Path:
     """Write one adapter in bf16 on the named products of every layer."""
-    config = ModelConfig.from_directory(base)
+    config = open_checkpoint(base).config
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     shapes = {

@@ -30,10 +30,10 @@ class SubjectLoaded(msgspec.Struct, frozen=True):
 
 
 class RunCommand(msgspec.Struct, frozen=True):
-    """What to measure, after `warm_up` has run."""
+    """What to measure, after `warm_up` has run; nothing runs before without it."""
 
     batch: RequestBatch
-    warm_up: RequestBatch
+    warm_up: RequestBatch | None = None
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -42,6 +42,8 @@ class RunResult(msgspec.Struct, frozen=True):
     traces: list[Trace]
     peak_memory: int
     """Bytes resident in the subject's processes, less those of this process before it loaded the model."""
+    resident: int
+    """Bytes resident in the subject's processes."""
 
 
 def serve(name: str, setup: SubjectSetup, requests: BinaryIO, answers: BinaryIO) -> None:
@@ -56,14 +58,16 @@ def serve(name: str, setup: SubjectSetup, requests: BinaryIO, answers: BinaryIO)
         memories = [ResidentMemory(pid) for pid in subject.pids]
         for line in requests:
             run = msgspec.json.decode(line, type=RunCommand)
-            subject.run(run.warm_up)
+            if run.warm_up is not None:
+                subject.run(run.warm_up)
             for memory in memories:
                 memory.reset_peak()
             traces = subject.run(run.batch)
             wrong = {len(trace.tokens) for trace in traces} - {run.batch.new_tokens}
             if wrong:
                 raise RuntimeError(f"{name} gave {sorted(wrong)} tokens where {run.batch.new_tokens} were asked for")
-            _answer(answers, RunResult(traces, sum(memory.peak() for memory in memories) - idle))
+            resident = sum(memory.peak() for memory in memories)
+            _answer(answers, RunResult(traces, resident - idle, resident))
 
 
 def convert(name: str, setup: SubjectSetup, directory: Path) -> None:

@@ -8,21 +8,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
-Precision = Literal["fp32", "bf16", "int8", "int4"]
-"""Precision of weights. Below fp32, the subject chooses what it computes in and its KV cache's type."""
+Precision = Literal["fp32", "bf16", "int8", "int4", "stored"]
+"""Precision of weights. Below fp32, the subject chooses what it computes in and its KV cache's type. "stored" is what a
+GGUF file has."""
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
+"""Precisions of checkpoints in Hugging Face format."""
 
 
 class SubjectSetup(msgspec.Struct, frozen=True):
     """What a subject must be able to run."""
 
     model: str
-    """Directory of the checkpoint, or of what the subject has converted it to."""
+    """Directory of the checkpoint, or of what the subject has converted it to; a GGUF file if the precision is
+    "stored"."""
     precision: Precision
     threads: int
     requests: int

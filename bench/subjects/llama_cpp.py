@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +91,8 @@ def load(setup: SubjectSetup) -> Iterator[Subject]:
     sizes = llama_cpp.llama_model_default_params()
     sizes.n_gpu_layers = 0
     sizes.use_mmap = False
-    model = llama_cpp.llama_model_load_from_file(str(Path(setup.model) / _FILE).encode(), sizes)
+    path = Path(setup.model) if setup.precision == "stored" else Path(setup.model) / _FILE
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), sizes)
     settings = llama_cpp.llama_context_default_params()
     settings.n_ctx = setup.requests * -(-setup.tokens // _ROUND) * _ROUND
     settings.n_seq_max = setup.requests
@@ -120,12 +122,14 @@ class _Generation:
         self._position = np.ctypeslib.as_array(batch.pos, (_BATCH,))
         self._wanted = np.ctypeslib.as_array(batch.logits, (_BATCH,))
         np.ctypeslib.as_array(batch.n_seq_id, (_BATCH,))[:] = 1
+        self._held: list[list[int]] = []
+        """Tokens in each request's cache."""
 
     def run(self, batch: RequestBatch) -> list[Trace]:
         clock = Clock(len(batch.prompts))
-        self._llama.llama_memory_clear(self._memory, False)
-        done = [0] * len(batch.prompts)
+        done = self._reuse(batch.prompts)
         if batch.shared_tokens:
+            self._llama.llama_memory_clear(self._memory, False)
             # As its `parallel` example does with a system prompt; the server would compute it for every request.
             shared = batch.prompts[0][: batch.shared_tokens]
             for first in range(0, len(shared), _BATCH):
@@ -157,7 +161,20 @@ class _Generation:
             for index, token in zip(sampled, tokens, strict=True):
                 clock.add(index, [token], now)
             running = [index for index in running if len(clock.traces[index].tokens) < batch.new_tokens]
+        # The last token has been chosen, not run.
+        self._held = [prompt + trace.tokens[:-1] for prompt, trace in zip(batch.prompts, clock.traces, strict=True)]
         return clock.traces
+
+    def _reuse(self, prompts: list[list[int]]) -> list[int]:
+        """Keep of each request's cache what begins its next prompt, as the server does -> tokens kept of each."""
+        kept = []
+        for index, held in enumerate(self._held):
+            prompt = prompts[index] if index < len(prompts) else []
+            pairs = zip(held, prompt[:-1], strict=False)
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            self._llama.llama_memory_seq_rm(self._memory, index, same, -1)
+            kept.append(same)
+        return (kept + [0] * len(prompts))[: len(prompts)]
 
     def _step(self, parts: list[tuple[int, list[int], int]], sampled: list[int]) -> list[int]:
         """Decode (request, tokens, first position) of each part; returns `sampled`'s greedy tokens, in parts' order."""

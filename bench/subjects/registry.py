@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.cells import ADAPTERS, PREFIX
-from bench.subjects.interface import Precision, Subject, SubjectSetup
+from bench.subjects.interface import PRECISIONS, Precision, Subject, SubjectSetup
 
 _LOADS = ("1", "8", "32", PREFIX)
 
@@ -58,8 +58,9 @@ SUBJECTS = {
         "openvino", "load", ("openvino_genai",), ("bf16", "int8", "int4"), environment="openvino", converts=True
     ),
     "llama.cpp": SubjectKind(
-        "llama_cpp", "load", ("llama_cpp",), ("bf16", "int8", "int4"), environment="llama.cpp", converts=True
+        "llama_cpp", "load", ("llama_cpp",), ("bf16", "int8", "int4", "stored"), environment="llama.cpp", converts=True
     ),
+    "llama.cpp, served": SubjectKind("llama_server", "load", (), ("stored",), environment="llama.cpp"),
     "onnxruntime": SubjectKind(
         "onnxruntime",
         "load",
@@ -73,10 +74,10 @@ SUBJECTS = {
     ),
     "vLLM": SubjectKind("vllm", "load", ("vllm",), ("bf16",), environment="vllm"),
     "Roundhouse": SubjectKind(
-        "roundhouse", "in_process", _OURS, ("fp32", "bf16", "int8", "int4"), (*_LOADS, ADAPTERS), variables=_WAITING
+        "roundhouse", "in_process", _OURS, (*PRECISIONS, "stored"), (*_LOADS, ADAPTERS), variables=_WAITING
     ),
     "Roundhouse, served": SubjectKind(
-        "roundhouse", "served", (*_OURS, "engine.server"), ("fp32", "bf16", "int8", "int4"), variables=_WAITING
+        "roundhouse", "served", (*_OURS, "engine.server"), (*PRECISIONS, "stored"), variables=_WAITING
     ),
 }
 OURS = "Roundhouse"

@@ -20,11 +20,12 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import Generation
 from engine.wire import Generate, SamplingParams
 
-_DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {
+_DTYPES: dict[Precision, Literal["float32", "bfloat16", "auto"]] = {
     "fp32": "float32",
     "bf16": "bfloat16",
     "int8": "bfloat16",
     "int4": "bfloat16",
+    "stored": "auto",
 }
 """Type of activations and KV, by precision."""
 
@@ -45,7 +46,9 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
     blocks = _blocks(setup)
     source = StoredAdapters(Path(setup.model), [Path(folder) for folder in setup.adapters]) if setup.adapters else None
     if source is not None:
-        blocks += len(setup.adapters) * source.sectors(getattr(torch, _DTYPES[setup.precision]))
+        # Of a GGUF file the engine chooses the type itself; none is larger than this one.
+        dtype = torch.float32 if setup.precision == "stored" else getattr(torch, _DTYPES[setup.precision])
+        blocks += len(setup.adapters) * source.sectors(dtype)
     runner = ModelRunner(
         Path(setup.model),
         blocks=blocks,
