@@ -12,11 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@printf 'Roundhouse\n\n'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@printf '\n  make serve PORT=9000   listens on another port\n'
+	@printf '\n  make serve PORT=9000 MODELS=small   listens on another port, and fetches one model instead of three\n'
 
-serve: ## install what is needed, start everything, print one URL
+serve: ## install what is needed, fetch models, start everything, print one URL
 	@deploy/environment.sh
-	@exec $(BIN)/roundhouse serve --port $(PORT)
+	@exec $(BIN)/roundhouse serve --port $(PORT) $(if $(MODELS),--models $(MODELS))
 
 chat: ## chat in the terminal with a server started by `make serve`
 	@deploy/environment.sh

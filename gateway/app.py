@@ -36,6 +36,7 @@ from gateway.billing.ledger import Ledger
 from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Prepare
 from gateway.config.settings import Settings
 from gateway.engines.adapters import AdapterNames, registry_url
+from gateway.engines.arrival import ArrivalState
 from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
@@ -70,8 +71,12 @@ from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.ws.socket import SocketConnections
 
 
-def create_app(configuration: Configuration | Settings) -> Starlette:
-    """Make the application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
+def create_app(configuration: Configuration | Settings, arrivals: ArrivalState | None = None) -> Starlette:
+    """Make the application. Its parts exist while its lifespan runs, as `app.state.gateway`.
+
+    Args:
+        arrivals: which models are not here yet; None: all are.
+    """
     if isinstance(configuration, Settings):
         configuration = Configuration(configuration)
     settings, change = configuration.settings, configuration
@@ -88,7 +93,7 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(change) as gateway:
+        async with running(change, arrivals) as gateway:
             app.state.gateway = admin.state.gateway = gateway
             async with listening(admin, change):
                 yield
@@ -129,7 +134,7 @@ _P = TypeVar("_P", bound=_Part)
 
 
 @contextlib.asynccontextmanager
-async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
+async def running(configuration: Configuration, arrivals: ArrivalState | None = None) -> AsyncIterator[Gateway]:
     """Start a gateway, whose engines may still be connecting. Leaving the block stops it and cancels what still runs.
 
     Raises:
@@ -139,7 +144,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     async with contextlib.AsyncExitStack() as stack:
-        yield await _start(configuration, stack)
+        yield await _start(configuration, arrivals or ArrivalState(), stack)
 
 
 class _Starter:
@@ -158,7 +163,7 @@ class _Starter:
         await self.start(Periodic(name, work, seconds, at_end=work))
 
 
-async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack) -> Gateway:
+async def _start(configuration: Configuration, arrivals: ArrivalState, stack: contextlib.AsyncExitStack) -> Gateway:
     """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
     settings, starter = configuration.settings, _Starter(stack)
     secret = installation_secret(settings)
@@ -171,7 +176,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     if tracer is not None:
         stack.push_async_callback(tracer.aclose)
     directory = Directory(redis, configured=configured(settings), secret=secret)
-    services = await _services(settings, directory, (redis, reader), presence, tracer, starter)
+    services = await _services(settings, arrivals, directory, (redis, reader), presence, tracer, starter)
 
     view, limiter, metrics = services.view, services.limiter, services.metrics
     make_pipeline = partial(_pipeline, services)
@@ -195,6 +200,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     gateway = Gateway(
         **vars(services),
         configuration=configuration,
+        arrivals=arrivals,
         redis=redis,
         identity=identity,
         tickets=tickets,
@@ -214,6 +220,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
 
 async def _services(
     settings: Settings,
+    arrivals: ArrivalState,
     directory: Directory,
     clients: tuple[BatchingRedis, BatchingRedis],
     presence: Presence,
@@ -232,7 +239,7 @@ async def _services(
     ledger = await start(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     tls = settings.engine_tls.files()
-    engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
+    engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls, arrivals.coming))
     adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))
     view = await start(View(directory))
     cache = ResponseCache(redis, **settings.cache.bounds)

@@ -16,6 +16,7 @@ from gateway.access.identity.secret import SecretComparison
 from gateway.access.tickets import Tickets
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
+from gateway.engines.arrival import ArrivalState
 from gateway.pipeline.services import Services
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
@@ -45,6 +46,7 @@ class Gateway(Services):
     """The parts of a running gateway."""
 
     configuration: Configuration
+    arrivals: ArrivalState
     redis: Redis
     identity: Identity
     tickets: Tickets

@@ -52,6 +52,28 @@ class RouteCandidate(Struct, frozen=True, kw_only=True):
         return (self.load + self.prompt_tokens) / self.weight
 
 
+class ComingTier(Struct, frozen=True, kw_only=True):
+    """A tier whose model is not on this machine yet, and is being fetched."""
+
+    tier: str
+    model: str
+    """Public name of its model."""
+    size: int
+    """Bytes of the model's file."""
+    here: int = 0
+    """Bytes of it that have come."""
+    failed: bool = False
+    """Whether it could not be fetched; it is tried again later."""
+
+    def __str__(self) -> str:
+        """Say how far it is."""
+        if self.failed:
+            return "could not be fetched yet"
+        if self.here >= self.size:
+            return "is starting"
+        return f"is coming: {100 * self.here // self.size} % of {self.size / 1e6:,.0f} MB"
+
+
 class RouteRequest(Struct, frozen=True, kw_only=True):
     """The part of a request that the router reads."""
 
@@ -104,7 +126,7 @@ class RouteReason(enum.StrEnum):
     CONTEXT = "context"
     """The wanted tier cannot hold the prompt."""
     FALLBACK = "fallback"
-    """The wanted tier is down."""
+    """The wanted tier is down, or its model is not here yet."""
     ESCALATED = "escalated"
     """The wanted tier has answered, and the answer looked bad."""
 
@@ -144,15 +166,23 @@ class NoRoute(Exception):
         self.refusal = refusal
 
 
-def route(request: RouteRequest, candidates: Sequence[RouteCandidate], policy: RoutingPolicy) -> RouteDecision:
+def route(
+    request: RouteRequest,
+    candidates: Sequence[RouteCandidate],
+    policy: RoutingPolicy,
+    coming: Sequence[ComingTier] = (),
+) -> RouteDecision:
     """Choose a replica and the order of fallbacks.
 
     A model's own name is a promise: only its replicas may answer. `auto` and tier names may fall back.
 
+    Args:
+        coming: tiers that the request may name although their models are not here yet.
+
     Raises:
         NoRoute: the name is unknown, the prompt fits nowhere, or nothing that could answer is up.
     """
-    allowed = _allowed(request.model, candidates)
+    allowed = _allowed(request.model, candidates, coming)
     fitting = [c for c in allowed if c.prompt_tokens + request.output_tokens <= c.context]
     if not fitting:
         largest = max(allowed, key=lambda c: c.context)
@@ -176,7 +206,12 @@ def route(request: RouteRequest, candidates: Sequence[RouteCandidate], policy: R
     wanted = _wanted_tier(request, policy, allowed)
     order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
     chosen = order[0]
-    why = _why(request, wanted, chosen, fitting)
+    awaited = next((each for each in coming if each.tier == wanted), None)
+    why = _why(request, wanted, chosen, bool(awaited) or any(c.tier == wanted for c in fitting))
+    if awaited is not None:
+        state = str(awaited)
+    else:
+        state = "is full" if any(c.tier == wanted and c.full for c in up) else "is not available"
     return RouteDecision(
         tier=chosen.tier,
         model=chosen.model,
@@ -184,20 +219,24 @@ def route(request: RouteRequest, candidates: Sequence[RouteCandidate], policy: R
         why=why,
         complexity=request.complexity.score,
         choice=request.choice,
-        reasons=_sentences(request, wanted, chosen, why, full=any(c.tier == wanted and c.full for c in up)),
+        reasons=_sentences(request, wanted, chosen, why, state),
         fallbacks=tuple(c.replica for c in order[1:]),
     )
 
 
-def _allowed(name: str, candidates: Sequence[RouteCandidate]) -> list[RouteCandidate]:
+def _allowed(name: str, candidates: Sequence[RouteCandidate], coming: Sequence[ComingTier]) -> list[RouteCandidate]:
     known = {c.model for c in candidates}
     if name in known:
         return [c for c in candidates if c.model == name]
-    if name == AUTO or (name in TIERS and any(c.tier == name for c in candidates)):
+    tiers = {c.tier for c in candidates} | {each.tier for each in coming}
+    if name == AUTO or (name in TIERS and name in tiers):
         if candidates:
             return list(candidates)
         raise NoRoute(Refusal.UNAVAILABLE, "no engine is configured")
-    names = ", ".join([AUTO, *(t for t in TIERS if any(c.tier == t for c in candidates)), *sorted(known)])
+    for each in coming:
+        if name == each.model:
+            raise NoRoute(Refusal.UNAVAILABLE, f"the model '{name}' {each}; until it answers, ask for '{AUTO}'")
+    names = ", ".join([AUTO, *(t for t in TIERS if t in tiers), *sorted(known)])
     raise NoRoute(Refusal.UNKNOWN_MODEL, f"the model '{name}' does not exist; available: {names}")
 
 
@@ -213,12 +252,13 @@ def _distance(wanted: str, tier: str) -> int:
     return step if step >= 0 else len(TIERS) - step
 
 
-def _why(request: RouteRequest, wanted: str, chosen: RouteCandidate, fitting: Sequence[RouteCandidate]) -> RouteReason:
+def _why(request: RouteRequest, wanted: str, chosen: RouteCandidate, fits: bool) -> RouteReason:
+    """Args: fits: whether the wanted tier can hold the prompt, as far as that is known."""
     if chosen.tier == wanted:
         if request.model != AUTO:
             return RouteReason.REQUESTED
         return _SOURCES[request.choice.outlook.source] if request.choice else RouteReason.COMPLEXITY
-    return RouteReason.FALLBACK if any(c.tier == wanted for c in fitting) else RouteReason.CONTEXT
+    return RouteReason.FALLBACK if fits else RouteReason.CONTEXT
 
 
 _SOURCES = {
@@ -229,8 +269,9 @@ _SOURCES = {
 
 
 def _sentences(
-    request: RouteRequest, wanted: str, chosen: RouteCandidate, why: RouteReason, *, full: bool
+    request: RouteRequest, wanted: str, chosen: RouteCandidate, why: RouteReason, state: str
 ) -> tuple[str, ...]:
+    """Args: state: of the wanted tier, if another one stands in."""
     if request.model == AUTO:
         score = request.complexity.score
         chosen_by = request.choice
@@ -242,8 +283,7 @@ def _sentences(
         if request.adapter:
             grounds.append(f"it is an adapter of {request.model}")
     if why is RouteReason.FALLBACK:
-        state = "full" if full else "not available"
-        grounds.append(f"the {wanted} tier is {state}, the {chosen.tier} tier stands in")
+        grounds.append(f"the {wanted} tier {state}, the {chosen.tier} tier stands in")
     if why is RouteReason.CONTEXT:
         grounds.append(f"the prompt does not fit the {wanted} tier's context")
     return tuple(grounds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -19,6 +21,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from gateway.models.catalogue import catalogue
+from gateway.models.store import ModelStore, default_folder
 from tests.embedder import EmbedderProcess, embedder_process
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
@@ -26,6 +30,9 @@ from tests.embedder import EmbedderProcess, embedder_process
 settings.register_profile("roundhouse", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("deep", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
+
+# Where a test names no pools, the small models of this repository are served, and nothing is fetched.
+os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 
 TOGETHER = {
     "a whole installation": (
@@ -174,3 +181,16 @@ class redis_server:
     def __exit__(self, *_: object) -> None:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def smallest_model() -> Path:
+    """The catalogue's smallest model in this user's own store: fetched once, and kept for later runs."""
+    model = min(catalogue(), key=lambda each: each.bytes)
+    store = ModelStore(default_folder())
+    command = [sys.executable, "-m", "gateway.models.fetch", model.name, "--store", str(store.folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        problem = json.loads(done.stdout.splitlines()[-1]).get("problem") if done.stdout else done.stderr
+        pytest.skip(f"not tested with a real model: {problem}")
+    return store.path(model)

@@ -105,7 +105,7 @@ def _versions() -> Iterator[CheckResult]:
 
 
 def _configuration(settings: Settings, file: Path) -> CheckResult:
-    where = str(file.resolve()) if file.is_file() else "the embedded demo, as there is no roundhouse.toml"
+    where = str(file.resolve()) if file.is_file() else "the embedded default, as there is no roundhouse.toml"
     value = f"{where}; {len(settings.tenants)} tenants, {len(settings.pools)} pools"
     if not settings.tenants:
         return CheckResult("configuration", "settings", value, "note", f"unless Redis has tenants, {NO_TENANTS}")
@@ -117,7 +117,11 @@ def _installation(settings: Settings) -> Iterator[CheckResult]:
     yield _data_folder(Path(settings.redis.data))
     yield _port(settings)
     yield _open_files(settings)
-    for pool in settings.pools:
+    awaited = checkpoints.awaited(settings)
+    for pool, model in awaited:
+        value = f"{pool.name} is not here yet ({model.bytes / 1e6:,.0f} MB)"
+        yield CheckResult("installation", f"model of {pool.tier}", value, "note", "roundhouse serve fetches it")
+    for pool in checkpoints.present(settings):
         yield _model(pool, settings.models.open())
     yield _registry(settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +15,8 @@ from rich.text import Text
 
 from engine.checkpoint.digests import checkpoint_digest, remember
 from gateway.cli.connection import config_option, json_option, load_settings
-from gateway.models.catalogue import catalogue
+from gateway.config.settings import Settings, SettingsError
+from gateway.models.catalogue import CatalogueModel, find
 from gateway.models.chunks import ChunkedFile, sidecar
 from gateway.models.store import ModelStore, ModelStoreError, StoredModel
 
@@ -63,7 +65,7 @@ def list_models(config: str | None, as_json: bool) -> None:
     Next:
       roundhouse models pull NAME
     """
-    found = _listed(load_settings(config).models.open())
+    found = _listed(_catalogue(settings := load_settings(config)), settings.models.open())
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
@@ -77,11 +79,18 @@ def list_models(config: str | None, as_json: bool) -> None:
     Console().print(table)
 
 
-def _listed(store: ModelStore) -> list[ListedModel]:
+def _catalogue(settings: Settings) -> Sequence[CatalogueModel]:
+    try:
+        return settings.models.offered()
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _listed(offered: Sequence[CatalogueModel], store: ModelStore) -> list[ListedModel]:
     stored = {model.name: model for model in store.models()}
-    tiers = {model.name: model.tier for model in catalogue()}
+    tiers: dict[str, str] = {model.name: model.tier for model in offered}
     found = []
-    for model in catalogue():
+    for model in offered:
         if model.name not in stored:
             here = _present(store.partial(model.sha256), model.bytes)
             source = f"hf:{model.hub.repository}/{model.hub.file}"
@@ -103,7 +112,7 @@ def _listed(store: ModelStore) -> list[ListedModel]:
                 str(path) if whole else None,
             )
         )
-    order = [model.name for model in catalogue()]
+    order = list(tiers)
     return sorted(found, key=lambda each: (order.index(each.name) if each.name in order else len(order), each.name))
 
 
@@ -179,10 +188,11 @@ def pull(
     from gateway.models.pulling import pull as fetch
     from gateway.models.targets import resolve
 
-    store = load_settings(config).models.open()
+    settings = load_settings(config)
+    offered, store = _catalogue(settings), settings.models.open()
     try:
         with _Bar() as bar:
-            target = resolve(what, name=name, sha256=sha256, allow_private=allow_private)
+            target = resolve(what, offered, name=name, sha256=sha256, allow_private=allow_private)
             model = fetch(store, target, bar)
     except ModelStoreError as error:
         raise click.ClickException(str(error)) from error
@@ -192,7 +202,7 @@ def pull(
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(model), "path": str(path)}).decode())
         return
-    tier = next((each.tier for each in catalogue() if each.name == model.name), "small")
+    tier = next((each.tier for each in offered if each.name == model.name), "small")
     click.echo(f"{model.name} is here: {path}\n\nTo serve it, write into roundhouse.toml:\n")
     click.echo(f'[[pools]]\ntier = "{tier}"\nname = "{model.name}"\nmodel = "{path}"\nsha256 = "{model.sha256}"')
 
@@ -279,7 +289,8 @@ def rm(config: str | None, names: tuple[str, ...]) -> None:
     for name in names:
         try:
             model = store.model(name)
-            if model is not None and any(Path(pool.model) == store.path(model) for pool in settings.pools):
+            used = model is not None and any(Path(pool.model) == store.path(model) for pool in settings.pools)
+            if used and find(name, _catalogue(settings)) is None:  # `serve` could not fetch it again
                 raise ModelStoreError(f"{name} is the model of a pool in this configuration; change that first")
             freed = store.remove(name)
         except ModelStoreError as error:

@@ -34,7 +34,7 @@ def main() -> None:
     """A chat gateway for language models that you run yourself.
 
     \b
-    Start everything on this machine, with three small demo models:
+    Start everything on this machine, with three models that it fetches:
         roundhouse serve
     Chat in the terminal, in another window:
         roundhouse chat
@@ -66,21 +66,39 @@ def main() -> None:
 @config_option
 @click.option("--host", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
-def serve(config: str | None, host: str | None, port: int | None) -> None:
+@click.option(
+    "--models",
+    metavar="TIER[,TIER...]|none",
+    help="Tiers whose models are fetched and served where the configuration names no pools, instead of models.serve.",
+)
+def serve(config: str | None, host: str | None, port: int | None, models: str | None) -> None:
     """Start Redis (unless one is configured), the engines and the gateway; print the URL to open in a browser.
 
-    Example: roundhouse serve --config roundhouse.toml --port 9000. Ctrl-C or SIGTERM lets running answers finish, then
+    Without pools in a configuration, three models are fetched and served: small, medium and large (1.7 GB together; see
+    `roundhouse models list`). It opens when the first is here. `--models small` takes less, `--models none` nothing.
+
+    \b
+    Examples:
+      roundhouse serve --models small,medium
+      roundhouse serve --config roundhouse.toml --port 9000
+
+    Ctrl-C or SIGTERM lets running answers finish, then
     stops everything; a second one stops at once. SIGHUP reads the configuration again, see `roundhouse reload`.
     """
     from gateway.processes import supervisor
     from gateway.server import PortTaken
     from gateway.telemetry import logs
 
-    changes = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    options: dict[str, dict[str, object]] = {
+        "server": {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    }
+    if models is not None:
+        tiers = [tier.strip() for tier in models.split(",") if tier.strip()]
+        options["models"] = {"serve": [] if tiers == ["none"] else tiers}
     console = Console(highlight=False)
 
     def read() -> Settings:
-        return load(config, server=changes)
+        return load(config, options=options)
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
@@ -167,11 +185,14 @@ def config_check(config: str | None) -> None:
     """Say whether the configuration can be used, and if not, which field is wrong; running gateways keep theirs."""
     settings = load_settings(config)
     try:
-        checkpoints.check(settings.pools, settings.models.open())
+        checkpoints.check(checkpoints.present(settings), settings.models.open())
+        awaited = checkpoints.awaited(settings)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
     click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
+    for pool, model in awaited:
+        click.echo(f"the {pool.tier} tier is not here yet: `roundhouse serve` fetches it ({model.bytes / 1e6:,.0f} MB)")
     if not settings.tenants:
         click.echo(f"it names no tenants; {NO_TENANTS}")
 

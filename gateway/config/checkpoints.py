@@ -8,7 +8,8 @@ from pathlib import Path
 from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
 from engine.text.processor import TextProcessor
-from gateway.config.settings import PoolSettings, SettingsError
+from gateway.config.settings import PoolSettings, Settings, SettingsError
+from gateway.models.catalogue import CatalogueModel
 from gateway.models.store import ModelStore
 
 
@@ -18,6 +19,27 @@ def expected_digest(pool: PoolSettings, store: ModelStore) -> str | None:
         return pool.sha256
     stored = store.holding(Path(pool.model))
     return None if stored is None else stored.sha256
+
+
+def awaited(settings: Settings) -> list[tuple[PoolSettings, CatalogueModel]]:
+    """Return the pools whose checkpoint is a model of the catalogue that is not in the store yet: `serve` fetches it.
+
+    Raises:
+        SettingsError: the catalogue cannot be read.
+    """
+    store, offered = settings.models.open(), settings.models.offered()
+    paths = {str(store.path(model)): model for model in offered}
+    return [
+        (pool, paths[pool.model])
+        for pool in settings.pools
+        if pool.model in paths and not pool.engines and not Path(pool.model).exists()
+    ]
+
+
+def present(settings: Settings) -> list[PoolSettings]:
+    """Return the pools that are not awaited."""
+    missing = [pool for pool, _ in awaited(settings)]
+    return [pool for pool in settings.pools if pool not in missing]
 
 
 def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = False) -> None:

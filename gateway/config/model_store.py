@@ -1,19 +1,30 @@
-"""The `[models]` section: where files of models are kept on this machine."""
+"""The `[models]` section: which models are served where no pools are named, and where their files are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
+from gateway.config.pools import TIERS, Tier
+from gateway.models.catalogue import CatalogueModel, catalogue
 from gateway.models.store import ModelStore, default_folder
-from gateway.records.section import Section
+from gateway.records.section import Section, SettingsError
 
 
 class ModelStoreSettings(Section, frozen=True):
-    """Where `roundhouse models` keeps files, see [models.md](models.md)."""
+    """Which models `roundhouse serve` fetches, and where their files are, see [models.md](models.md)."""
 
+    serve: Annotated[
+        list[Tier],
+        Meta(
+            description="Tiers for which `serve` fetches and serves the catalogue's models, where the configuration "
+            "names no pools; empty: none, and the small models of this repository serve."
+        ),
+    ] = msgspec.field(default_factory=lambda: list(TIERS))
     store: Annotated[
         str | None,
         Meta(
@@ -21,7 +32,22 @@ class ModelStoreSettings(Section, frozen=True):
             "`~/.local/share` unless set."
         ),
     ] = None
+    catalogue: Annotated[
+        str | None,
+        Meta(description="Catalogue file of your own; empty: the one that this version comes with."),
+    ] = None
 
     def open(self) -> ModelStore:
         """Return the store."""
         return ModelStore(Path(self.store) if self.store else default_folder())
+
+    def offered(self) -> Sequence[CatalogueModel]:
+        """Return the models of the catalogue.
+
+        Raises:
+            SettingsError: the file is no catalogue.
+        """
+        try:
+            return catalogue(Path(self.catalogue) if self.catalogue else None)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"models.catalogue: {self.catalogue}: {error}") from error

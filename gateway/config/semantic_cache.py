@@ -46,7 +46,8 @@ class SemanticCacheSettings(Section, frozen=True):
     """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
 
     enabled: Annotated[
-        bool, Meta(description="Use this cache; needs the embedder and `cache.enabled`. The embedded demo has it on.")
+        bool,
+        Meta(description="Use this cache; needs the embedder and `cache.enabled`. The embedded default has it on."),
     ] = False
     delta: Annotated[
         Delta,

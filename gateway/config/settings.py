@@ -22,6 +22,8 @@ from engine.wire import ServiceClass
 from gateway.config.adapter_sources import normalise
 from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
+from gateway.config.default_pools import DEMO as DEMO
+from gateway.config.default_pools import default_pools, own_pools
 from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
 from gateway.config.model_store import ModelStoreSettings
 from gateway.config.origin import LOOPBACK
@@ -44,7 +46,6 @@ from gateway.records.section import Positive, Seconds, apply_environment
 from gateway.records.section import Section as Section
 from gateway.records.section import SettingsError as SettingsError
 
-DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
 DEMO_KEY = "roundhouse-demo"
 """The API key of the embedded default, which anybody may know: it opens nothing beyond this machine."""
 NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant add NAME, then roundhouse key add NAME"
@@ -267,18 +268,9 @@ _DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
 
 
 def demo_settings() -> Settings:
-    """The embedded default: three demo pools and one tenant whose key is `roundhouse-demo`."""
-    small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
-    pools = [
-        PoolSettings(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
-        PoolSettings(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
-        # Measured: small drafting pays for large, and not for medium (bench/README.md).
-        PoolSettings(
-            tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small
-        ),
-    ]
+    """The repository's own models, and one tenant whose key is `roundhouse-demo`."""
     tenants = [TenantSettings(name="demo", keys=[ApiKeySettings(id="demo", sha256=_DEMO_DIGEST)])]
-    return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCacheSettings(enabled=True))
+    return Settings(tenants=tenants, pools=own_pools(), semantic_cache=SemanticCacheSettings(enabled=True))
 
 
 def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -289,15 +281,15 @@ def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.envi
 def load(
     path: str | Path | None = None,
     environ: Mapping[str, str] = os.environ,
-    server: Mapping[str, str | int] = MappingProxyType({}),
+    options: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> Settings:
     """Read the configuration.
 
     `path`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the working directory if there is one. Without pools
-    the demo's are used, and its tenant with its public key only without pools and tenants.
+    those of `models.serve` are used, and the demo's tenant with its public key only without pools and tenants.
 
     Args:
-        server: fields of `[server]` that override the file and the environment.
+        options: fields by section that override the file and the environment.
 
     Raises:
         SettingsError: a file is missing or a value is wrong; the message names it.
@@ -317,19 +309,38 @@ def load(
     apply_environment(raw, Settings, environ)
     if environ.get("REDIS_URL"):
         raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
-    if server:
-        raw.setdefault("server", {}).update(server)
-    defaults = demo_settings()
+    for section, fields in options.items():
+        raw.setdefault(section, {}).update(fields)
     if "tenants" not in raw and "pools" not in raw:
+        defaults = demo_settings()
         raw.setdefault("semantic_cache", {}).setdefault("enabled", defaults.semantic_cache.enabled)
         raw["tenants"] = msgspec.to_builtins(defaults.tenants)
-    raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
+    _choose_models(raw)
     try:
         settings = msgspec.convert(raw, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"configuration: {error}") from error
     _check(settings)
     return settings
+
+
+def _choose_models(raw: dict[str, Any]) -> None:
+    """Add the default pools where there are none.
+
+    Raises:
+        SettingsError: they cannot be made, or pools and models to serve are both named.
+    """
+    try:
+        models = msgspec.convert(raw.get("models", {}), ModelStoreSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"configuration: models: {error}") from error
+    if "pools" not in raw:
+        raw["pools"] = msgspec.to_builtins(default_pools(models))
+    elif raw.get("models", {}).get("serve"):
+        raise SettingsError(
+            "models.serve: the configuration names pools, which are what is served; leave out one of both "
+            "(--models none, if the option names them)"
+        )
 
 
 def _check(settings: Settings) -> None:

@@ -45,9 +45,11 @@ class AdapterNames:
     """Public names of the adapters on the models of these pools."""
 
     def __init__(self, registry: AdapterRegistry, pools: Sequence[Pool], poll: float) -> None:
+        """Args: pools: those that there are now; more may come."""
         self.registry = registry
-        self._pools = {pool.name: pool for pool in pools}
-        self._stamp: str | None = None
+        self._pools = pools
+        self._seen: tuple[str | None, list[str]] | None = None
+        """Stamp of the registry and names of the pools, when names were read."""
         self._names: dict[str, Pointer] = {}
         self._trouble = ""
         self._watching = Periodic("adapters", self.refresh, poll)
@@ -88,8 +90,8 @@ class AdapterNames:
         """Read the names again if they have changed."""
         try:
             # The stamp first: a change in between is found the next time.
-            stamp = await asyncio.to_thread(self.registry.stamp)
-            if stamp == self._stamp:
+            seen = await asyncio.to_thread(self.registry.stamp), [pool.name for pool in self._pools]
+            if seen == self._seen:
                 return
             names = await asyncio.to_thread(self.registry.names)
         except RegistryError as error:
@@ -97,16 +99,16 @@ class AdapterNames:
                 self._trouble = str(error)
                 log.error("adapters cannot be read", extra={"error": self._trouble})
             return
-        self._stamp, self._trouble = stamp, ""
+        self._seen, self._trouble = seen, ""
         self._names = self._usable(names)
         self.pin()
 
     def _usable(self, names: Mapping[str, Pointer]) -> dict[str, Pointer]:
-        usable = {}
+        usable, pools = {}, {pool.name for pool in self._pools}
         for name, pointer in sorted(names.items()):
-            if name in self._pools:
+            if name in pools:
                 log.error("adapter has the name of a model", extra={"adapter": name})
-            elif pointer.model not in self._pools:
+            elif pointer.model not in pools:
                 log.warning("adapter of an unknown model", extra={"adapter": name, "model": pointer.model})
             else:
                 usable[name] = pointer
@@ -114,7 +116,7 @@ class AdapterNames:
 
     def pin(self) -> None:
         """Tell every engine which adapters of its model to keep loaded; again when there are new engines."""
-        for pool in self._pools.values():
+        for pool in self._pools:
             kept = [each for each in self._names.values() if each.pinned and not each.drained]
             pinned = [each.version for each in kept if each.model == pool.name]
             for engine in pool.engines:

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 
 from engine.client.engine_client import EngineClient
 from engine.text.processor import TextProcessor
@@ -24,7 +25,7 @@ from router.health import Breaker, ErrorRate
 from router.in_flight import InFlightLoad, InFlightRequest
 from router.replica import Replica as Choosable
 from router.replica import ReplicaPolicy
-from router.route import AUTO, RouteCandidate, RouteDecision
+from router.route import AUTO, ComingTier, RouteCandidate, RouteDecision
 from router.shedding import Turnover
 
 logger = logging.getLogger("roundhouse.engines")
@@ -205,13 +206,26 @@ class Pool:
 class Engines:
     """All pools, in the order of the configuration."""
 
-    def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings, tls: Certificate | None = None) -> None:
-        """Read every pool's tokenizer. `tls` is for engines at wss:// addresses.
+    def __init__(
+        self,
+        pools: Sequence[PoolSettings],
+        router: RouterSettings,
+        tls: Certificate | None = None,
+        coming: Mapping[str, ComingTier] = MappingProxyType({}),
+    ) -> None:
+        """Read every pool's tokenizer.
+
+        Args:
+            tls: for engines at wss:// addresses.
+            coming: tiers whose models are not here yet, which others change; `add` makes their pools.
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.
         """
-        self.pools = [Pool(settings, router, tls) for settings in pools]
+        self.coming = coming
+        self._tls = tls
+        self._order = [settings.name for settings in pools]
+        self.pools = [Pool(settings, router, tls) for settings in pools if settings.tier not in coming]
         self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
         """All engines by name, also those that have left, of which turns may still know the name."""
         self.left: list[Engine] = []
@@ -226,8 +240,10 @@ class Engines:
         New replicas are connected to. Those that go get no new turns once another one is connected, and are let go
         when they have finished theirs.
         """
+        there = {pool.name: pool for pool in self.pools}
         for settings in pools:
-            pool = self.pool(settings.name)
+            if (pool := there.get(settings.name)) is None:  # its model is still coming
+                continue
             pool.configure(settings, router, taken=self._engines.keys())
             for engine in pool.engines:
                 if engine.name not in self._engines:
@@ -238,6 +254,20 @@ class Engines:
             for engine in pool.leaving:
                 if engine.name not in self._leaving:
                     self._leaving[engine.name] = self._changing.begin(self._let_go(pool, engine))
+
+    async def add(self, settings: PoolSettings, router: RouterSettings) -> Pool:
+        """Make the pool of a tier whose model has come, and start connecting to its engines.
+
+        Raises:
+            OSError, ValueError: the checkpoint cannot be used.
+        """
+        pool = await asyncio.to_thread(Pool, settings, router, self._tls)
+        self.pools.append(pool)
+        self.pools.sort(key=lambda each: self._order.index(each.name))
+        self._engines |= {engine.name: engine for engine in pool.engines}
+        for engine in pool.engines:
+            await engine.client.start()
+        return pool
 
     async def _let_go(self, pool: Pool, engine: Engine) -> None:
         await pool.relieved()
@@ -356,12 +386,15 @@ class Engines:
         """Whether any engine is connected."""
         return any(engine.client.connected for engine in self._engines.values())
 
+    @property
+    def away(self) -> list[Pool]:
+        """Pools without a connected engine, but for those whose models have only just come."""
+        return [
+            pool
+            for pool in self.pools
+            if pool.tier not in self.coming and not any(engine.client.connected for engine in pool.routable)
+        ]
+
     def problems(self) -> list[str]:
         """What is wrong with pools that have no connected engine."""
-        away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
-        return [problem(pool) for pool in away]
-
-
-def problem(pool: Pool) -> str:
-    """Say that no engine of a pool is connected."""
-    return f"no engine of the {pool.tier} tier ({pool.name}) is connected"
+        return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in self.away]

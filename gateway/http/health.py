@@ -21,7 +21,8 @@ async def readiness(request: Request) -> Response:
     """`GET /readyz`: whether turns can be answered, and what is wrong.
 
     `degraded` is 200: something is missing, and turns go on without it. What all gateways lack at once, such as Redis,
-    would otherwise have all of them taken out of a load balancer.
+    would otherwise have all of them taken out of a load balancer. Tiers whose models are still being fetched are
+    listed, and change the status only if no other tier answers.
     """
     gateway = gateway_of(request)
     if gateway.turns.draining:
@@ -32,6 +33,7 @@ async def readiness(request: Request) -> Response:
     problems = gateway.engines.problems() + ([] if redis else _without_redis(gateway))
     serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
     status = ("degraded" if problems else "ready") if serves else "not ready"
+    problems += gateway.arrivals.problems()
     return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
 
 

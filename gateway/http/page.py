@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -59,16 +60,19 @@ async def index(request: Request) -> Response:
 
 
 async def config(request: Request) -> Response:
-    """`GET /ui/config.json`: the key of the embedded default, and the complexities where the router's tiers begin.
+    """`GET /ui/config.json`: the key of the embedded default, where the router's tiers begin, and tiers still to come.
 
     A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
     `key` is null and the page asks its user for one.
     """
-    settings = gateway_of(request).settings
+    settings, arrivals = gateway_of(request).settings, gateway_of(request).arrivals
     embedded = settings.tenants == demo_settings().tenants
     body = {
         "key": DEMO_KEY if embedded else None,
         "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
+        # In the order in which they come. Why a model cannot be fetched is for the terminal: it may name hosts.
+        "coming": [msgspec.to_builtins(each) for each in arrivals.coming.values()],
+        "none_fetched": arrivals.none_fetched,
     }
     return JsonResponse(body, headers={"cache-control": "no-store"})
 

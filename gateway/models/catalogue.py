@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -63,13 +63,17 @@ class CatalogueModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: FileName
     title: str
-    tier: str
+    tier: Literal["small", "medium", "large"]
     licence: str
     file: FileName
     bytes: Positive
     sha256: Sha256
     hub: HubFile
     packages: PackageMirror | None = None
+    cost: float = 1.0
+    """Relative price of a token, for the router: about the number of the model's parameters."""
+    kv_tokens: Positive = 32_768
+    """Tokens that the KV cache of its engine holds."""
 
 
 class _Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,12 +81,17 @@ class _Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def catalogue() -> Sequence[CatalogueModel]:
-    """Return the models of the catalogue that this version comes with."""
-    text = Path(__file__).with_name("catalogue.toml").read_bytes()
+def catalogue(path: Path | None = None) -> Sequence[CatalogueModel]:
+    """Return the models of a catalogue file, or of the one that this version comes with.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no catalogue.
+    """
+    text = (path or Path(__file__).with_name("catalogue.toml")).read_bytes()
     return tuple(msgspec.toml.decode(text, type=_Catalogue).models)
 
 
-def find(name: str, models: Sequence[CatalogueModel] | None = None) -> CatalogueModel | None:
-    """Return the model of the catalogue that has a name."""
-    return next((model for model in (catalogue() if models is None else models) if model.name == name), None)
+def find(name: str, models: Sequence[CatalogueModel]) -> CatalogueModel | None:
+    """Return the model of a catalogue that has a name."""
+    return next((model for model in models if model.name == name), None)

@@ -23,6 +23,10 @@ _ATTEMPTS = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class Unreachable(ModelStoreError):
+    """No source answers; later one may."""
+
+
 class PullProgress(Protocol):
     """Is told how far a pull is."""
 
@@ -47,7 +51,8 @@ def pull(store: ModelStore, target: PullTarget, progress: PullProgress) -> Store
     """Have a model in the store, and return it.
 
     Raises:
-        ModelStoreError: no source gives it, its digest is wrong, or there is no room; what has come is kept.
+        Unreachable: no source answers.
+        ModelStoreError: no source gives it, its digest is wrong, or there is no room. What has come is kept.
     """
     if target.sha256 is None and (known := store.model(target.name)) is not None and known.source == target.source:
         target = dataclasses.replace(target, sha256=known.sha256)
@@ -82,6 +87,7 @@ def _fetch(store: ModelStore, target: PullTarget, progress: PullProgress) -> str
 
 def _from_any(store: ModelStore, target: PullTarget, partial: Path, progress: PullProgress) -> str:
     failures: list[str] = []
+    interrupted = False
     for opener in target.openers:
         attempts = 1 if opener is not target.openers[-1] else _ATTEMPTS
         while attempts:
@@ -99,18 +105,21 @@ def _from_any(store: ModelStore, target: PullTarget, partial: Path, progress: Pu
                 raise SourceError(f"{source.label} gives a file with the sha256 {digest}, not {target.sha256}")
             except SourceInterrupted as error:
                 attempts = attempts if counted.bytes else attempts - 1
+                interrupted = True
                 last = str(error)
                 if attempts:
                     progress.say(f"{last}; going on")
                     time.sleep(1)
             except (SourceError, EOFError) as error:
-                attempts, last = 0, str(error)
+                attempts, interrupted = 0, False
+                last = str(error)
             finally:
                 shutil.rmtree(wheels, ignore_errors=True)
         failures.append(last)
         if opener is not target.openers[-1]:
             progress.say(f"{last}; trying the mirror")
-    raise ModelStoreError(f"{target.name} cannot be pulled: {'; '.join(failures)}")
+    kind = Unreachable if interrupted else ModelStoreError
+    raise kind(f"{target.name} cannot be pulled: {'; '.join(failures)}")
 
 
 class _Counted:

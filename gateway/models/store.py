@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from engine.checkpoint.digests import remember
-from gateway.models.catalogue import FileName, Sha256
+from gateway.models.catalogue import CatalogueModel, FileName, Sha256
 from gateway.models.chunks import sidecar
 
 
@@ -64,8 +64,8 @@ class ModelStore:
         """Return the model that has a name."""
         return _read(self._record(name))
 
-    def path(self, model: StoredModel) -> Path:
-        """Return the path by which a model is used."""
+    def path(self, model: StoredModel | CatalogueModel) -> Path:
+        """Return the path by which a model is used, once it is here."""
         return self._record(model.name).with_name(model.file)
 
     def holding(self, path: Path) -> StoredModel | None:

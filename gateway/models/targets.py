@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine.checkpoint.digests import file_digest
-from gateway.models.catalogue import CatalogueModel, HubFile, catalogue, find
+from gateway.models.catalogue import CatalogueModel, HubFile, find
 from gateway.models.sources import hub
 from gateway.models.sources.packages import PackagedFile
 from gateway.models.sources.source import ByteSource, SourceError
@@ -38,10 +38,13 @@ class PullTarget:
     """A file of this machine that is used as it is."""
 
 
-def resolve(text: str, *, name: str | None, sha256: str | None, allow_private: bool) -> PullTarget:
+def resolve(
+    text: str, models: Sequence[CatalogueModel], *, name: str | None, sha256: str | None, allow_private: bool
+) -> PullTarget:
     """Return what the argument of `pull` means.
 
     Args:
+        models: the catalogue.
         name: what the model is to be called; None: as in the catalogue, or as its file.
         sha256: digest that the file must have.
         allow_private: follow redirects from public hosts to private ones.
@@ -49,8 +52,8 @@ def resolve(text: str, *, name: str | None, sha256: str | None, allow_private: b
     Raises:
         ModelStoreError: it means nothing that can be pulled.
     """
-    if (model := find(text)) is not None:
-        return _of_catalogue(model, name, sha256)
+    if (model := find(text, models)) is not None:
+        return of_catalogue(model, name, sha256)
     if text.startswith("hf:"):
         return _of_hub(text, name, sha256)
     if re.match(r"https?://", text):
@@ -63,13 +66,18 @@ def resolve(text: str, *, name: str | None, sha256: str | None, allow_private: b
     if (path := Path(text).absolute()).is_file():
         file = _plain(path.name)
         return PullTarget(name or _stem(file), file, str(path), sha256, local=path)
-    known = ", ".join(model.name for model in catalogue())
+    known = ", ".join(model.name for model in models)
     raise ModelStoreError(
         f"{text} is no model of the catalogue ({known}), no hf:OWNER/REPOSITORY/FILE, no http(s) address and no file"
     )
 
 
-def _of_catalogue(model: CatalogueModel, name: str | None, sha256: str | None) -> PullTarget:
+def of_catalogue(model: CatalogueModel, name: str | None = None, sha256: str | None = None) -> PullTarget:
+    """Return where a model of the catalogue can be had.
+
+    Raises:
+        ModelStoreError: `sha256` is not the catalogue's.
+    """
     if sha256 not in (None, model.sha256):
         raise ModelStoreError(f"the catalogue's {model.name} has the sha256 {model.sha256}, not {sha256}")
     openers: list[Opener] = [lambda folder, fetched: hub.hub_file(hub.describe(model.hub))]

@@ -1,42 +1,83 @@
-"""The demo's adapters in the embedded default's registry."""
+"""The adapters that come with Roundhouse, in the embedded default's registry."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.opening import open_checkpoint
-from gateway.config.settings import DEMO, Settings, demo_settings
+from gateway.config.settings import DEMO, PoolSettings, Settings
+from gateway.engines.adapters import registry_url
 
+TRAINED = DEMO.parent / "adapters"
+"""Folder of the adapters of models of the catalogue."""
 ADAPTERS = {
     "formal": "answers formally",
     "handbook": "knows the staff handbook of an invented company",
     "json": "answers as a JSON object",
     "pirate": "answers like a pirate",
 }
-_TIER = "medium"
-"""Tier of the model that the adapters were trained on."""
+"""Adapters of the repository's own medium model."""
 
 
-def register_adapters(settings: Settings, registry: AdapterRegistry) -> None:
-    """Register the demo's adapters if these are the demo's models and their registry.
+class ShippedAdapter(Struct, frozen=True):
+    """An adapter that comes with Roundhouse."""
 
-    Names are given on the first start only, so that one that was removed stays away. Later on, a name whose adapter was
-    checked against another model than the demo has now is led to the demo's adapter of today.
+    name: str
+    description: str
+    folder: Path
+    base: PoolSettings
+    """Pool of the model that it was trained on."""
+
+
+def shipped(settings: Settings, pools: Iterable[PoolSettings]) -> Iterator[ShippedAdapter]:
+    """Yield the adapters of the models of these pools."""
+    store = settings.models.open()
+    models = {str(store.path(model)): model.name for model in settings.models.offered()}
+    table = TRAINED / "adapters.toml"
+    trained = tomllib.loads(table.read_text("utf-8")) if table.exists() else {}
+    for pool in pools:
+        if pool.model == str(DEMO / "models" / "medium"):
+            for name, description in ADAPTERS.items():
+                yield ShippedAdapter(name, description, DEMO / "adapters" / name, pool)
+        for name, of in trained.items():
+            if models.get(pool.model) == of["base"]:
+                yield ShippedAdapter(name, of["description"], TRAINED / "trained" / name, pool)
+
+
+def register_adapters(settings: Settings, pools: Sequence[PoolSettings]) -> None:
+    """Register the adapters of these pools' models, unless the registry is somebody's own.
+
+    A name is given the first time only that its model is served, so that one that was removed stays away. Later on, a
+    name is led to today's adapter if its own was checked against another model than its pool has now, or if its model
+    is served no more.
 
     Raises:
         RegistryError: the registry cannot be used.
     """
-    pools = demo_settings().pools
-    if settings.adapters.registry is not None or [p.model for p in settings.pools] != [p.model for p in pools]:
+    if settings.adapters.registry is not None:
         return
-    pool = next(pool for pool in settings.pools if pool.tier == _TIER)
-    marker, names = Path(registry.url) / ".demo", registry.names()
-    first = not marker.exists()
-    revision = open_checkpoint(DEMO / "models" / _TIER).revision
-    for name, description in ADAPTERS.items():
-        stale = name in names and revision not in registry.manifest(names[name].version).bases
-        if stale or (first and name not in names):
-            version = registry.add(DEMO / "adapters" / name, DEMO / "models" / _TIER).version
-            registry.point(name, version, model=pool.name, description=description)
-    marker.touch()
+    registry = AdapterRegistry(registry_url(settings))
+    served = {pool.name for pool in settings.pools}
+    for pool in pools:
+        adapters = list(shipped(settings, [pool]))
+        if not adapters:
+            continue
+        marker, names = Path(registry.url) / f".{pool.name}", registry.names()
+        first = not marker.exists()
+        revision = open_checkpoint(Path(pool.model)).revision
+        for adapter in adapters:
+            known = names.get(adapter.name)
+            if known is None:
+                wanted = first
+            else:
+                free = known.model == pool.name or known.model not in served
+                wanted = free and revision not in registry.manifest(known.version).bases
+            if wanted:
+                version = registry.add(adapter.folder, Path(pool.model)).version
+                registry.point(adapter.name, version, model=pool.name, description=adapter.description)
+        marker.touch()

@@ -24,7 +24,7 @@ class Say(Protocol):
 
 
 class EngineProcesses:
-    """Runs one engine for each pool that has none elsewhere.
+    """Runs engines, one for a pool.
 
     An engine that says that it cannot run takes its tier out of service and nothing else, unless no tier is left.
     """
@@ -38,10 +38,8 @@ class EngineProcesses:
         self.out: set[Tier] = set()
         """Tiers whose engine cannot run."""
 
-    def start(self, pool: PoolSettings) -> None:
-        """Start a pool's engine, unless it has engines elsewhere; returns at once."""
-        if pool.engines:
-            return
+    def start(self, pool: PoolSettings) -> asyncio.Task[None]:
+        """Start the engine of a pool that has none elsewhere, and return the task that ends when it cannot run."""
         settings = self._settings
         # The engine compares it again whenever it is started, also after a crash.
         sha256 = checkpoints.expected_digest(pool, settings.models.open())
@@ -52,7 +50,9 @@ class EngineProcesses:
         child = Child(f"engine-{pool.tier}", command, environment)
         self._say(f"  starting {child.name}: {pool.name} on {pool.device}")
         self._children.append(child)
-        self._tasks.append(asyncio.create_task(self._run(pool, child), name=child.name))
+        task = asyncio.create_task(self._run(pool, child), name=child.name)
+        self._tasks.append(task)
+        return task
 
     async def wait_failed(self) -> None:
         """Wait until no tier is left.

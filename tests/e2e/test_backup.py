@@ -54,6 +54,7 @@ class Installation:
         self.environment = {
             **clean,
             "PATH": os.pathsep.join([*map(str, places), clean["PATH"]]),
+            "ROUNDHOUSE_MODELS_SERVE": "",
             "ROUNDHOUSE_SERVER_PORT": str(self.port),
             **environment,
         }

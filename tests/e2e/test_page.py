@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import redis
 from playwright.sync_api import Browser, WebSocket, expect
 
 from gateway.errors import EngineFailed, RateLimited
 from gateway.protocol.caching import Caching
+from router.route import ComingTier
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit, with_own_key
 from tests.e2e.conftest import Installation
 from tests.e2e.page import LONG, answer, answered, ask, connected, message
@@ -45,6 +47,42 @@ def test_a_fresh_installation_answers_in_the_browser(browser: Browser, roundhous
         expect(cards.last).to_contain_text(re.compile(r"complexity 0\.\d\d asks for the \w+ tier"))
         assert sum("output_text.delta" in str(frame) for frame in frames) > 1
         expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_line_says_which_tiers_are_coming_until_they_are_there(tab: Visit, server: ScriptedServer) -> None:
+    """And a tier that has come brings its models and adapters into the choice of who answers."""
+    line, coming = tab.page.locator("#coming"), server.arrivals.coming
+    expect(line).to_be_hidden()
+    medium = ComingTier(tier="medium", model="m", size=491_400_064, here=211_400_000)
+    large = ComingTier(tier="large", model="l", size=1_117_320_768, failed=True)
+    coming |= {"medium": medium, "large": large}
+    try:
+        tab.page.reload()
+        expect(line).to_have_text(
+            "Medium is coming: 43 % of 491 MB. Large could not be fetched yet: the server's terminal says why, and it "
+            "is tried again."
+        )
+        coming["large"] = msgspec.structs.replace(large, failed=False)
+        expect(line).to_have_text("Medium is coming: 43 % of 491 MB. Large is coming: 0 % of 1.1 GB.")
+        coming["medium"] = msgspec.structs.replace(medium, here=medium.size)
+        expect(line).to_contain_text("Medium is starting.")
+        with tab.page.expect_request("**/v1/models"):
+            del coming["medium"]
+        coming.clear()
+        expect(line).to_be_hidden()
+        connected(tab.page)
+    finally:
+        coming.clear()
+
+
+def test_a_line_says_that_no_model_could_be_fetched(tab: Visit, server: ScriptedServer) -> None:
+    server.arrivals.none_fetched = True
+    try:
+        tab.page.reload()
+        expect(tab.page.locator("#coming")).to_contain_text("No model could be fetched")
+        expect(tab.page.locator("#coming")).to_contain_text("start it again")
+    finally:
+        server.arrivals.none_fetched = False
 
 
 def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:

@@ -13,6 +13,7 @@ from router.complexity import Complexity, Reason
 from router.route import (
     AUTO,
     TIERS,
+    ComingTier,
     NoRoute,
     Refusal,
     RouteCandidate,
@@ -55,6 +56,40 @@ def test_auto_follows_the_complexity(complexity: float, tier: str) -> None:
 def test_a_tier_or_model_name_overrides_the_complexity(name: str) -> None:
     decision = decide(ask(name))
     assert (decision.tier, decision.why) == ("large", RouteReason.REQUESTED)
+
+
+MEDIUM_COMING = ComingTier(tier="medium", model="model-medium", size=491_400_064, here=211_400_000)
+
+
+@pytest.mark.parametrize("model", [AUTO, "medium"])
+def test_the_next_tier_stands_in_for_one_whose_model_is_coming(model: str) -> None:
+    """Upwards first, as for a tier that is down."""
+    there = [engine("small"), engine("large")]
+    decision = route(ask(model, complexity=0.3), there, POLICY, [MEDIUM_COMING])
+    assert (decision.tier, decision.why) == ("large", RouteReason.FALLBACK)
+    assert decision.reasons[-1] == "the medium tier is coming: 43 % of 491 MB, the large tier stands in"
+    assert route(ask(model, complexity=0.3), there[:1], POLICY, [MEDIUM_COMING]).tier == "small"
+
+
+def test_a_model_that_is_coming_is_no_unknown_one() -> None:
+    with pytest.raises(
+        NoRoute, match=r"the model 'model-medium' is coming: 43 % of 491 MB; .* ask for 'auto'"
+    ) as refused:
+        route(ask("model-medium"), [engine("small")], POLICY, [MEDIUM_COMING])
+    assert refused.value.refusal is Refusal.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"here": 0}, "is coming: 0 % of 491 MB"),
+        ({"here": MEDIUM_COMING.size - 1}, "is coming: 99 % of 491 MB"),
+        ({"here": MEDIUM_COMING.size}, "is starting"),
+        ({"failed": True}, "could not be fetched yet"),
+    ],
+)
+def test_how_far_a_tier_is(fields: dict[str, object], told: str) -> None:
+    assert str(msgspec.structs.replace(MEDIUM_COMING, **fields)) == told
 
 
 def test_the_least_loaded_replica_of_the_tier_answers() -> None:

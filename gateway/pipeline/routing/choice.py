@@ -17,7 +17,7 @@ from gateway.records.directory import Tenant
 from gateway.turns import Turn
 from router import features
 from router.complexity import score
-from router.route import NoRoute, RouteDecision, RouteRequest, route
+from router.route import ComingTier, NoRoute, RouteDecision, RouteRequest, route
 
 
 class Routing:
@@ -47,7 +47,8 @@ class Routing:
         else:
             said = [features.PromptMessage(message.role, message.content) for message in prepared.turn.conversation]
         seen = features.extract(said)
-        return await self._tiers.assess(prepared, seen, score(seen), embedding)
+        coming = [each.tier for each in self._coming(prepared.turn)]
+        return await self._tiers.assess(prepared, seen, score(seen), embedding, coming)
 
     def route(self, prepared: Prepared, assessment: Assessment) -> RouteDecision:
         """Choose the engine by the present load.
@@ -70,7 +71,7 @@ class Routing:
         if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]
         try:
-            return route(question, candidates, self._tiers.policy)
+            return route(question, candidates, self._tiers.policy, self._coming(prepared.turn))
         except NoRoute as refusal:
             full = partial(self._engines.retry_after, prepared.pools)
             raise refused(refusal, self.visible(prepared.turn), full) from None
@@ -82,6 +83,11 @@ class Routing:
         prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
         question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
         return self._engines.place(decision, question, self._view.replicas())
+
+    def _coming(self, turn: Turn) -> list[ComingTier]:
+        """Return the tiers that are not here yet and that the turn's tenant may use."""
+        tenant = self.tenant(turn)
+        return [each for each in self._engines.coming.values() if tenant.may_use(each.model)]
 
     def tenant(self, turn: Turn) -> Tenant:
         """Return the turn's tenant, with defaults where no record exists."""

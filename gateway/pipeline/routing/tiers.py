@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
@@ -120,12 +120,18 @@ class Tiers:
         )
 
     async def assess(
-        self, prepared: Prepared, seen: Features, complexity: Complexity, embedding: Embedding | None
+        self,
+        prepared: Prepared,
+        seen: Features,
+        complexity: Complexity,
+        embedding: Embedding | None,
+        coming: Collection[str] = (),
     ) -> Assessment:
         """Choose the tier for a request that leaves it open. Asks the embedder where that may help.
 
         Args:
             embedding: of the newest user message, if it is known.
+            coming: tiers that may be chosen although their models are not here yet: another one stands in.
         """
         turn, request = prepared.turn, prepared.turn.request
         if request.model != AUTO or prepared.adapter is not None:
@@ -144,7 +150,7 @@ class Tiers:
             prediction,
             quality=request.quality,
             delays=_delays(prepared.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
-            offered=tuple(pool.tier for pool in prepared.pools),
+            offered=tuple(tier for tier in TIERS if tier in coming or tier in {pool.tier for pool in prepared.pools}),
             floor=before.tier if before else None,
         )
         return Assessment(seen, complexity, choice, embedding)

@@ -9,7 +9,9 @@ import pytest
 
 from engine.checkpoint.digests import checkpoint_digest
 from gateway.config import checkpoints
-from gateway.config.settings import DEMO, PoolSettings, SettingsError
+from gateway.config.model_store import ModelStoreSettings
+from gateway.config.settings import DEMO, PoolSettings, Settings, SettingsError
+from gateway.models.catalogue import catalogue
 from gateway.models.store import ModelStore, StoredModel
 
 
@@ -52,3 +54,19 @@ def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     pool = PoolSettings(tier="small", name="tiny", model=str(tmp_path / "gone.gguf"), sha256="0" * 64)
     with pytest.raises(SettingsError, match=r"pools: tiny: model: .*No such file.*gone"):
         checkpoints.check([pool], ModelStore(tmp_path / "store"))
+
+
+def test_a_model_of_the_catalogue_that_is_not_in_the_store_is_awaited(tmp_path: Path) -> None:
+    """Another file that is missing is not: nobody could fetch it."""
+    small = catalogue()[0]
+    store = ModelStore(tmp_path / "store")
+    pools = [
+        PoolSettings(tier="small", name="mine", model=str(store.path(small))),
+        PoolSettings(tier="medium", name="other", model=str(tmp_path / "gone.gguf")),
+    ]
+    settings = Settings(pools=pools, models=ModelStoreSettings(store=str(store.folder)))
+    assert checkpoints.awaited(settings) == [(pools[0], small)]
+    assert checkpoints.present(settings) == pools[1:]
+    store.path(small).parent.mkdir(parents=True)
+    store.path(small).write_bytes(b"GGUF")
+    assert checkpoints.awaited(settings) == []

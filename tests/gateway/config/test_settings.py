@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import DEMO_KEY, Settings, SettingsError, demo_settings, load
+from gateway.models.catalogue import catalogue
 
 
 def write(folder: Path, text: str) -> Path:
@@ -19,7 +20,8 @@ def write(folder: Path, text: str) -> Path:
 def test_without_anything_the_embedded_default_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = load(environ={})
-    assert settings == demo_settings()
+    assert settings.tenants == demo_settings().tenants
+    assert settings.semantic_cache.enabled
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert [pool.tier for pool in settings.pools] == ["small", "medium", "large"]
 
@@ -65,7 +67,49 @@ def test_own_pools_without_tenants_have_no_tenant(tmp_path: Path) -> None:
 def test_own_tenants_may_have_the_demos_pools(tmp_path: Path) -> None:
     settings = load(write(tmp_path, '[[tenants]]\nname = "acme"\n'), environ={})
     assert [tenant.name for tenant in settings.tenants] == ["acme"]
+    assert settings.pools == load(environ={}).pools
+
+
+def test_without_pools_the_catalogues_models_are_served(tmp_path: Path) -> None:
+    """From the store, and held to the catalogue's digests."""
+    pools = load(environ={"ROUNDHOUSE_MODELS_STORE": str(tmp_path)}).pools
+    assert [(pool.tier, pool.name) for pool in pools] == [(model.tier, model.name) for model in catalogue()]
+    for pool, model in zip(pools, catalogue(), strict=True):
+        assert pool.model == str(tmp_path / "models" / model.name / model.file)
+        assert (pool.sha256, pool.cost) == (model.sha256, model.cost)
+    assert sorted(pools, key=lambda pool: pool.cost) == pools
+
+
+@pytest.mark.parametrize(
+    ("served", "tiers"),
+    [("small", ["small"]), ("large,small", ["small", "large"])],
+)
+def test_some_of_the_catalogues_models_may_do(served: str, tiers: list[str]) -> None:
+    assert [pool.tier for pool in load(environ={"ROUNDHOUSE_MODELS_SERVE": served}).pools] == tiers
+    chosen = load(environ={}, options={"models": {"serve": served.split(",")}})
+    assert [pool.tier for pool in chosen.pools] == tiers
+
+
+def test_with_none_of_them_the_models_of_this_repository_are_served() -> None:
+    settings = load(environ={"ROUNDHOUSE_MODELS_SERVE": ""})
     assert settings.pools == demo_settings().pools
+    assert settings.tenants == demo_settings().tenants
+
+
+def test_pools_and_models_to_serve_are_not_named_together(tmp_path: Path) -> None:
+    file = write(tmp_path, POOL)
+    with pytest.raises(SettingsError, match=r"models\.serve: the configuration names pools"):
+        load(file, environ={}, options={"models": {"serve": ["small"]}})
+    assert [pool.name for pool in load(file, environ={}, options={"models": {"serve": []}}).pools] == ["a"]
+
+
+def test_a_catalogue_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[[models]]\nname = 3")
+    with pytest.raises(SettingsError, match=r"models\.catalogue: .*mine\.toml: .*name"):
+        load(environ={"ROUNDHOUSE_MODELS_CATALOGUE": str(tmp_path / "mine.toml")})
+    (tmp_path / "mine.toml").write_text("models = []")
+    with pytest.raises(SettingsError, match=r"models\.serve: the catalogue has no model of the small tier"):
+        load(environ={"ROUNDHOUSE_MODELS_CATALOGUE": str(tmp_path / "mine.toml")})
 
 
 DEMO_TENANT = f'[[tenants]]\nname = "a"\nkeys = [{{ id = "k", sha256 = "{sha256(DEMO_KEY.encode()).hexdigest()}" }}]\n'
@@ -78,12 +122,12 @@ def test_the_demos_key_is_refused_where_other_machines_can_use_it(tmp_path: Path
     with pytest.raises(SettingsError, match=r"server\.host: .* keys of your own, or listen on 127\.0\.0\.1"):
         load(file, environ={"ROUNDHOUSE_SERVER_HOST": host})
     with pytest.raises(SettingsError, match=r"server\.host"):
-        load(file, environ={}, server={"host": host})
+        load(file, environ={}, options={"server": {"host": host}})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_demo_may_listen_on_any_loopback_address(tmp_path: Path, host: str) -> None:
-    assert load(write(tmp_path, ""), environ={}, server={"host": host}).server.host == host
+    assert load(write(tmp_path, ""), environ={}, options={"server": {"host": host}}).server.host == host
 
 
 @pytest.mark.parametrize(
@@ -118,7 +162,7 @@ def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
 
 def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
     text = DEMO_TENANT.replace(sha256(DEMO_KEY.encode()).hexdigest(), "0" * 64)
-    assert load(write(tmp_path, text), environ={}, server={"host": "0.0.0.0"}).server.host == "0.0.0.0"
+    assert load(write(tmp_path, text), environ={}, options={"server": {"host": "0.0.0.0"}}).server.host == "0.0.0.0"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import asyncio
 from pathlib import Path
 from time import monotonic
 
+import msgspec
 import pytest
 
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.pools import Engines
+from router.route import ComingTier
 from tests.gateway.conftest import CONTEXT, EngineThread, eventually
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +37,27 @@ async def test_pools_without_a_connected_engine_are_problems(model: Path, engine
         assert behind.connected
         await behind.aclose()
         assert (len(behind.problems()), behind.connected) == (2, False)
+
+
+async def test_a_pool_is_added_when_its_model_has_come(model: Path, engine: EngineThread) -> None:
+    """In its place, and without being a problem until it answers."""
+    pools = [
+        PoolSettings(tier=tier, name=f"tiny-{tier}", model=path, engines=[engine.address])
+        for tier, path in (("small", "/gone"), ("large", str(model)))
+    ]
+    coming = {"small": ComingTier(tier="small", model="tiny-small", size=1)}
+    behind = Engines(pools, RouterSettings(), coming=coming)
+    await behind.start()
+    await eventually(lambda: not behind.problems())
+    behind.configure(pools, RouterSettings())
+    assert [pool.name for pool in behind.pools] == ["tiny-large"]
+    added = await behind.add(msgspec.structs.replace(pools[0], model=str(model)), RouterSettings())
+    assert [pool.name for pool in behind.pools] == ["tiny-small", "tiny-large"]
+    assert behind.problems() == []
+    await added.engines[0].client.wait_connected()
+    coming.clear()
+    assert (behind.problems(), behind["small-0"]) == ([], added.engines[0])
+    await behind.aclose()
 
 
 async def test_candidates_show_what_the_router_must_know(model: Path, engine: EngineThread) -> None:

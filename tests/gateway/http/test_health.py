@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.access.identity.secret import DIFFERENT, FINGERPRINT_KEY, check
+from router.route import ComingTier
 from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 
@@ -31,6 +32,15 @@ async def test_a_gateway_with_engines_and_redis_is_ready(serve: Serve) -> None:
         assert (await get(served, "/healthz")).status_code == 200
         ready = await get(served, "/readyz")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problems": []})
+
+
+async def test_a_gateway_is_ready_while_models_of_other_tiers_are_coming(serve: Serve) -> None:
+    """And says how far they are."""
+    async with serve() as served:
+        served.gateway.arrivals.coming["large"] = ComingTier(tier="large", model="l", size=1_117_320_768, here=5 << 26)
+        ready = await get(served, "/readyz")
+    assert ready.status_code == 200
+    assert ready.json() == {"status": "ready", "problems": ["the large tier (l) is coming: 30 % of 1,117 MB"]}
 
 
 async def test_a_gateway_whose_engines_are_gone_is_not_ready_but_alive(serve: Serve, model: Path) -> None:

@@ -16,7 +16,9 @@ import pytest
 from starlette.applications import Starlette
 
 from gateway.config.settings import Settings, TenantSettings, demo_settings
+from gateway.engines.arrival import ArrivalState
 from gateway.http import page
+from router.route import ComingTier
 
 VENDOR = page.STATIC / "vendor"
 
@@ -24,10 +26,10 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def client(settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(settings: Settings, arrivals: ArrivalState | None = None) -> AsyncIterator[httpx2.AsyncClient]:
     """Requests to an application that has the page's routes only."""
     app = Starlette(routes=page.routes)
-    app.state.gateway = SimpleNamespace(settings=settings)
+    app.state.gateway = SimpleNamespace(settings=settings, arrivals=arrivals or ArrivalState())
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
         yield client
@@ -82,6 +84,15 @@ async def test_the_embedded_default_tells_its_key() -> None:
         config = (await http.get("/ui/config.json")).json()
     assert hashlib.sha256(config["key"].encode()).hexdigest() == settings.tenants[0].keys[0].sha256
     assert config["tiers"] == {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from}
+
+
+async def test_the_page_is_told_what_is_coming_and_not_why_it_fails() -> None:
+    """Reasons may name hosts and paths."""
+    large = ComingTier(tier="large", model="l", size=100, here=43, failed=True)
+    async with client(demo_settings(), ArrivalState({"large": large})) as http:
+        config = (await http.get("/ui/config.json")).json()
+    assert config["coming"] == [{"tier": "large", "model": "l", "size": 100, "here": 43, "failed": True}]
+    assert config["none_fetched"] is False
 
 
 async def test_an_own_installation_tells_no_key() -> None:

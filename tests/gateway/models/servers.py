@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 REPOSITORY = "acme/tiny-GGUF"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -33,6 +33,8 @@ class FileServer(ThreadingHTTPServer):
         """How many bytes of a body the next answers with more than one byte send before they break off."""
         self.pause_after: int | None = None
         """Bytes of a body after which nothing more is sent, without an end of the connection."""
+        self.held: dict[str, Event] = {}
+        """By path, what a body waits for in its middle."""
         self.token: str | None = None
         self.read: list[tuple[str, int, int]] = []
         """Path, start and end of what was asked for, but for single bytes."""
@@ -42,9 +44,20 @@ class FileServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def publish(self, file: str, data: bytes) -> None:
-        """Put a file into the repository that the hub's API describes."""
-        self.files[f"/{REPOSITORY}/resolve/{COMMIT}/{file}"] = data
+    def publish(self, file: str, data: bytes, *, hold: bool = False) -> None:
+        """Put a file into the repository that the hub's API describes; `hold` the second half until `release`."""
+        path = _path(file)
+        self.files[path] = data
+        if hold:
+            self.held[path] = Event()
+
+    def release(self, file: str) -> None:
+        """Send the second half of a file."""
+        self.held[_path(file)].set()
+
+
+def _path(file: str) -> str:
+    return f"/{REPOSITORY}/resolve/{COMMIT}/{file}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,6 +105,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(data[start : start + server.pause_after])
                 self.rfile.read(1)  # until the client has gone
             else:
+                if end - start > 1 and (release := server.held.get(self.path)) is not None:
+                    half = (start + end) // 2
+                    self.wfile.write(data[start:half])
+                    release.wait(120)
+                    start = half
                 self.wfile.write(data[start:end])
 
     def _describe(self) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from gateway.models import pulling
-from gateway.models.pulling import pull
+from gateway.models.catalogue import catalogue
+from gateway.models.pulling import Unreachable, pull
 from gateway.models.sources.source import SourceError, SourceInterrupted
 from gateway.models.store import ModelStore, ModelStoreError
 from gateway.models.targets import PullTarget, resolve
 from tests.gateway.models.conftest import CHUNK, Recorder
 from tests.gateway.models.servers import FileServer
+
+OFFERED = catalogue()
 
 
 class Memory:
@@ -106,6 +109,17 @@ def test_an_origin_that_does_not_answer_leaves_it_to_the_mirror(
     assert pauses == []
 
 
+def test_sources_that_do_not_answer_are_told_from_those_that_refuse(
+    store: ModelStore, recorder: Recorder, data: bytes
+) -> None:
+    away, refusing = SourceInterrupted("away"), SourceError("no such file")
+    with pytest.raises(Unreachable, match="no such file; away"):
+        pull(store, target(data, refusing, away), recorder)
+    with pytest.raises(ModelStoreError, match="away; no such file") as refused:
+        pull(store, target(data, away, refusing), recorder)
+    assert not isinstance(refused.value, Unreachable)
+
+
 def test_a_mirror_with_wrong_bytes_does_not_keep_the_right_ones_away(
     store: ModelStore, recorder: Recorder, data: bytes
 ) -> None:
@@ -179,19 +193,19 @@ def test_a_web_address_is_pulled_by_its_digest_and_without_one(
     server.files["/models/My%20Model.Q4.gguf"] = data
     url = f"{server.url}/models/My%20Model.Q4.gguf"
     server.cuts = [2 * CHUNK + 7]
-    model = pull(store, resolve(url, name=None, sha256=None, allow_private=False), recorder)
+    model = pull(store, resolve(url, OFFERED, name=None, sha256=None, allow_private=False), recorder)
     assert model.file == "My-20Model.Q4.gguf" and model.name == "my-20model.q4"
     assert store.path(model).read_bytes() == data
     assert server.read == [("/models/My%20Model.Q4.gguf", start, len(data)) for start in (0, 2 * CHUNK)]
     with pytest.raises(ModelStoreError, match="not 0000"):
-        pull(store, resolve(url, name="other", sha256="0" * 64, allow_private=False), recorder)
+        pull(store, resolve(url, OFFERED, name="other", sha256="0" * 64, allow_private=False), recorder)
 
 
 def test_a_web_address_that_was_pulled_stands_for_what_it_was(
     store: ModelStore, recorder: Recorder, data: bytes, server: FileServer
 ) -> None:
     server.files["/tiny.gguf"] = data
-    wanted = resolve(f"{server.url}/tiny.gguf", name=None, sha256=None, allow_private=False)
+    wanted = resolve(f"{server.url}/tiny.gguf", OFFERED, name=None, sha256=None, allow_private=False)
     model = pull(store, wanted, recorder)
     server.files["/tiny.gguf"] = data[::-1]
     assert pull(store, wanted, recorder) == model
@@ -204,7 +218,9 @@ def test_a_file_that_may_have_changed_is_fetched_anew(
 ) -> None:
     server.files["/tiny.gguf"] = data
     server.ranges = server.sized = False
-    model = pull(store, resolve(f"{server.url}/tiny.gguf", name=None, sha256=None, allow_private=False), recorder)
+    model = pull(
+        store, resolve(f"{server.url}/tiny.gguf", OFFERED, name=None, sha256=None, allow_private=False), recorder
+    )
     assert model.bytes == len(data) and store.path(model).read_bytes() == data
 
 
@@ -213,7 +229,7 @@ def test_a_file_of_this_machine_is_used_where_it_lies(
 ) -> None:
     file = tmp_path / "Mine.gguf"
     file.write_bytes(data)
-    wanted = resolve(str(file), name=None, sha256=None, allow_private=False)
+    wanted = resolve(str(file), OFFERED, name=None, sha256=None, allow_private=False)
     model = pull(store, wanted, recorder)
     assert model.name == "mine" and store.path(model).samefile(file)
     file.write_bytes(data[::-1])
@@ -224,9 +240,9 @@ def test_a_file_of_this_machine_is_used_where_it_lies(
 @pytest.mark.parametrize("text", ["nothing", "hf:acme", "hf:acme/tiny", "hf:/x/y", "file:///etc/passwd"])
 def test_what_cannot_be_pulled_is_explained(text: str) -> None:
     with pytest.raises(ModelStoreError, match="hf:OWNER/REPOSITORY"):
-        resolve(text, name=None, sha256=None, allow_private=False)
+        resolve(text, OFFERED, name=None, sha256=None, allow_private=False)
 
 
 def test_another_digest_than_the_catalogue_s_is_refused() -> None:
     with pytest.raises(ModelStoreError, match="the catalogue's smollm2-135m has the sha256 b179c9"):
-        resolve("smollm2-135m", name=None, sha256="0" * 64, allow_private=False)
+        resolve("smollm2-135m", OFFERED, name=None, sha256="0" * 64, allow_private=False)

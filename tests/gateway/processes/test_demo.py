@@ -24,7 +24,7 @@ def registry_of(settings: Settings) -> AdapterRegistry:
 
 
 def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     names = registry_of(settings).names()
     assert sorted(names) == sorted(ADAPTERS) == sorted(p.name for p in (DEMO / "adapters").iterdir() if p.is_dir())
     assert {pointer.model for pointer in names.values()} == {"roundhouse-demo-6m"}
@@ -32,12 +32,12 @@ def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:
 
 
 def test_what_an_operator_changed_stays(settings: Settings) -> None:
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     registry = registry_of(settings)
     registry.remove("json")
     registry.swap("pirate", registry.resolve("formal").version)
     changed = registry.names()
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     assert registry.names() == changed
 
 
@@ -45,19 +45,19 @@ def test_a_name_given_before_the_first_start_is_kept(settings: Settings) -> None
     registry = registry_of(settings)
     version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
     registry.point("pirate", version, model="roundhouse-demo-6m")
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     assert registry.resolve("pirate").version == version
     assert sorted(registry.names()) == sorted(ADAPTERS)
 
 
 def test_they_follow_a_demo_model_that_was_trained_anew(settings: Settings, tmp_path: Path) -> None:
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     registry = registry_of(settings)
     manifest = registry.manifest(registry.resolve("pirate").version)
     stale = msgspec.structs.replace(manifest, bases=("0" * 32,))
     path = tmp_path / "adapters" / "objects" / manifest.version / "manifest.json"
     path.write_bytes(msgspec.json.encode(stale))
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     assert revision_digest(DEMO / "models" / "medium") in registry.manifest(registry.resolve("pirate").version).bases
 
 
@@ -67,5 +67,21 @@ def test_another_installation_gets_none_of_them(settings: Settings, tmp_path: Pa
         settings = msgspec.structs.replace(settings, adapters=AdapterSettings(registry=str(tmp_path / "own")))
     else:
         settings = msgspec.structs.replace(settings, pools=settings.pools[:1])
-    register_adapters(settings, registry_of(settings))
+    register_adapters(settings, settings.pools)
     assert registry_of(settings).names() == {}
+
+
+def test_a_name_follows_when_other_models_are_served(settings: Settings) -> None:
+    """But not to a model of somebody's own that is served beside them."""
+    registry = registry_of(settings)
+    medium = next(pool for pool in settings.pools if pool.tier == "medium")
+    version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
+    registry.point("json", version, model="gone")
+    registry.point("pirate", version, model="roundhouse-demo-18m")
+    manifest = registry.manifest(version)
+    path = Path(registry.url) / "objects" / version / "manifest.json"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, bases=("0" * 32,))))
+    register_adapters(settings, [medium])
+    names = registry_of(settings).names()
+    assert names["json"].model == "roundhouse-demo-6m"
+    assert names["pirate"].model == "roundhouse-demo-18m"

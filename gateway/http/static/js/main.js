@@ -1,6 +1,7 @@
 /** Puts the parts of the page together. */
 
 import { getTicket, loadConfig, loadModels, sendFeedback } from "./api.js";
+import { comingLine } from "./coming.js";
 import { Composer } from "./composer.js";
 import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
@@ -19,6 +20,7 @@ const key = remembered(sessionStorage, "key");
 const cardOpen = remembered(localStorage, "cards");
 const badge = connectionBadge(byId("connection"));
 const models = picker(byId("model"), remembered(localStorage, "model"));
+const showComing = comingLine(byId("coming"), { load: loadConfig, onarrival: listModels });
 themeSwitch(byId("theme"), remembered(localStorage, "theme"));
 
 const context = {
@@ -126,6 +128,7 @@ async function start() {
     return;
   }
   context.tiers = config.tiers;
+  showComing(config);
   if (!key.get() && config.key) key.set(config.key);
   view.list(conversation.turns);
   composer.setBusy(conversation.active !== undefined);
@@ -135,6 +138,11 @@ async function start() {
     return;
   }
   connection.connect();
+  await listModels();
+}
+
+/** Offer the models and adapters that there are now. */
+async function listModels() {
   try {
     models.models(await loadModels(key.get()));
   } catch {

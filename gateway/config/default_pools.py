@@ -1,0 +1,50 @@
+"""The pools of a configuration that names none: models of the catalogue, or those that this repository has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gateway.config.model_store import ModelStoreSettings
+from gateway.config.pools import TIERS, PoolSettings
+from gateway.records.section import SettingsError
+
+DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
+
+
+def default_pools(models: ModelStoreSettings) -> list[PoolSettings]:
+    """Return the pools of the tiers in `models.serve`; without any, those of the repository's own models.
+
+    Raises:
+        SettingsError: the catalogue cannot be read, or has no model for a tier.
+    """
+    return [_of_catalogue(models, tier) for tier in TIERS if tier in models.serve] or own_pools()
+
+
+def own_pools() -> list[PoolSettings]:
+    """Return pools of the small models that were trained in this repository."""
+    small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
+    return [
+        PoolSettings(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
+        PoolSettings(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
+        # Measured: small drafting pays for large, and not for medium (bench/README.md).
+        PoolSettings(
+            tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small
+        ),
+    ]
+
+
+def _of_catalogue(models: ModelStoreSettings, tier: str) -> PoolSettings:
+    model = next((each for each in models.offered() if each.tier == tier), None)
+    if model is None:
+        raise SettingsError(f"models.serve: the catalogue has no model of the {tier} tier; leave it out")
+    return PoolSettings(
+        tier=model.tier,
+        name=model.name,
+        model=str(models.open().path(model)),
+        sha256=model.sha256,
+        # One request runs alone more often than not, and then takes what it can get.
+        threads=len(os.sched_getaffinity(0)),
+        kv_tokens=model.kv_tokens,
+        cost=model.cost,
+    )

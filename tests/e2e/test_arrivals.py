@@ -1,0 +1,140 @@
+"""`roundhouse serve` on a machine without models: it fetches three, and answers from the first one on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import msgspec
+import openai
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.browser import needs_chromium, visit
+from tests.e2e.conftest import KEY, Installation
+from tests.e2e.page import connected
+from tests.engine.checkpoint.gguf.miniature import write_gguf
+from tests.engine.checkpoints import write_checkpoint
+from tests.gateway.models.catalogues import write_catalogue
+from tests.gateway.models.servers import file_server
+
+TIERS = ("small", "medium", "large")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """GGUF files of one tiny model under three names, which makes them differ."""
+    folder = tmp_path_factory.mktemp("tiny")
+    checkpoint = write_checkpoint(folder / "checkpoint", vocab_size=512, max_position_embeddings=2048)
+
+    def file(tier: str) -> bytes:
+        def rename(writer: gguf.GGUFWriter) -> None:
+            writer.add_description(tier)
+
+        return write_gguf(folder / f"{tier}.gguf", checkpoint, change=rename).read_bytes()
+
+    return {tier: file(tier) for tier in TIERS}
+
+
+@contextlib.contextmanager
+def fetching(hub: str, files: dict[str, bytes], folder: Path) -> Iterator[Installation]:
+    """A Roundhouse that has no models."""
+    catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(TIERS, "kv_tokens = 4096"))
+    running = Installation(
+        ROUNDHOUSE_MODELS_SERVE="small,medium,large",
+        ROUNDHOUSE_MODELS_CATALOGUE=str(catalogue),
+        ROUNDHOUSE_MODELS_STORE=str(folder / "store"),
+        HF_ENDPOINT=hub,
+        HF_HOME=str(folder / "hf"),
+        XDG_STATE_HOME=str(folder / "state"),
+    )
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def ask(running: Installation, model: str) -> dict[str, object]:
+    """Return how a request was routed."""
+    with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
+        stream = client.responses.create(model=model, input="hello", max_output_tokens=2, stream=True)
+        events = [event.to_dict() for event in stream]
+    assert events[-1]["type"] in ("response.completed", "response.incomplete")
+    return next(event for event in events if event["type"] == "roundhouse.route")
+
+
+def readiness(running: Installation) -> dict[str, object]:
+    with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
+        found: dict[str, object] = msgspec.json.decode(response.read())
+        return found
+
+
+@needs_chromium
+def test_the_first_model_answers_while_the_others_come(
+    browser: Browser, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    with file_server() as server:
+        server.publish("small.gguf", files["small"])
+        server.publish("medium.gguf", files["medium"], hold=True)
+        server.publish("large.gguf", files["large"])
+        with fetching(server.url, files, tmp_path) as running, visit(browser, running.url) as tab:
+            running.wait_ready()
+            running.wait_said("fetching the medium tier")
+            tab.page.goto("/")
+            connected(tab.page)
+            line = tab.page.locator("#coming")
+            expect(line).to_have_text(re.compile(r"Medium is coming: \d+ % of 1 MB\. Large is coming: 0 % of 1 MB\."))
+            routed = ask(running, "medium")
+            assert (routed["tier"], routed["reason"]) == ("small", "fallback")
+            assert re.search(
+                r"the medium tier is coming: \d+ % of 1 MB, the small tier stands in", str(routed["reasons"])
+            )
+            found = readiness(running)
+            assert found["status"] == "ready"
+            assert "the medium tier (tiny-medium) is coming" in str(found["problems"])
+            with pytest.raises(openai.InternalServerError, match="'tiny-large' is coming"):
+                ask(running, "tiny-large")
+            server.release("medium.gguf")
+            running.wait_said("the medium tier answers")
+            running.wait_said("the large tier answers")
+            expect(line).to_be_hidden()
+            expect(tab.page.locator("#model")).to_contain_text("tiny-large")
+            assert ask(running, "medium")["model"] == "tiny-medium"
+            assert ask(running, "tiny-large")["tier"] == "large"
+            assert readiness(running) == {"status": "ready", "problems": []}
+            assert running.stop() == 0
+
+
+@needs_chromium
+def test_without_a_network_the_models_of_this_repository_answer(
+    browser: Browser, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The terminal and the page say so, and what to do."""
+    with fetching("http://127.0.0.1:1", files, tmp_path) as running:
+        said = running.wait_ready()
+        assert "no model could be fetched" in said and "start again" in said
+        with visit(browser, running.url) as tab:
+            tab.page.goto("/")
+            connected(tab.page)
+            expect(tab.page.locator("#coming")).to_contain_text("No model could be fetched")
+        assert str(ask(running, "small")["model"]).startswith("roundhouse-demo")
+        assert running.stop() == 0
+
+
+def test_the_smallest_model_of_the_catalogue_is_served_as_it_is(smallest_model: Path) -> None:
+    """The real file, from this user's store."""
+    running = Installation(ROUNDHOUSE_MODELS_SERVE="small")
+    try:
+        assert "coming" not in running.wait_ready()
+        with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
+            answer = client.responses.create(
+                model="auto", input="What is the capital of France?", temperature=0, max_output_tokens=20
+            )
+        assert answer.model == "smollm2-135m"
+        assert "Paris" in answer.output_text
+    finally:
+        running.close()
