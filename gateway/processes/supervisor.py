@@ -76,15 +76,17 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         if lacking is not None:
             say(f"  without embeddings: {lacking}")
         settings, read, arrivals = await _first_model(settings, read, say)
+        here = [pool for pool in settings.pools if pool.tier not in arrivals.state.coming]
         try:
-            await asyncio.to_thread(register_adapters, settings, checkpoints.present(settings))
+            await asyncio.to_thread(register_adapters, settings, here)
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
         embedder = _embedder(settings)
         configuration = Configuration(settings, read, _filled, file)
         redis, engines = _redis(settings, say), EngineProcesses(settings, say)
-        for pool in checkpoints.present(settings):
-            engines.start(pool)
+        for pool in here:
+            if not pool.engines:
+                engines.start(pool)
         app = create_app(configuration, arrivals.state)
         server = GatewayServer(app, configuration.settings)
         children = [asyncio.create_task(engines.wait_failed(), name="engines")]
@@ -93,7 +95,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
         helping = BackgroundTasks("supervisor")
         announced = helping.begin(_announce(url(settings, bound), say, began, app, engines))
-        arriving = helping.begin(_arrive(arrivals, announced, ArrivedPools(app, engines, say)))
+        arriving = helping.begin(_arrive(arrivals, announced, server, ArrivedPools(app, engines, say)))
         embedding = helping.begin(_embed_later(embedder, announced, say))
         try:
             async with listening(configuration):
@@ -159,9 +161,13 @@ def _with_own_models(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, pools=own_pools())
 
 
-async def _arrive(arrivals: Arrivals, announced: asyncio.Task[None], pools: ArrivedPools) -> None:
+async def _arrive(
+    arrivals: Arrivals, announced: asyncio.Task[None], server: GatewayServer, pools: ArrivedPools
+) -> None:
     """Once the first answer can be given, fetch the models that are missing, and put each into service."""
     await asyncio.wait([announced], timeout=_PATIENCE)
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.1)
     await arrivals.rest(pools.put_into_service)
 
 
