@@ -40,11 +40,12 @@ def windows(checkpoint: Path, count: int, tokens: int) -> list[Windows]:
         ValueError: a text is shorter; the message names it.
     """
     processor = TextProcessor.from_path(checkpoint)
+    chats = [processor.encode_chat(chat, add_generation_prompt=False) for chat in conversations()]
     texts = {
         "documents": processor.encode("".join(_files("docs/*.md"))),
         "sources": processor.encode("".join(_files("engine/**/*.py"))),
         "licence": processor.encode((_ROOT / "LICENSE").read_text("utf-8")),
-        "chats": [token for chat in _chats() for token in processor.encode_chat(chat, add_generation_prompt=False)],
+        "chats": [token for chat in chats for token in chat],
     }
     return [Windows(kind, _cut(kind, ids, count, tokens)) for kind, ids in texts.items()]
 
@@ -64,9 +65,10 @@ def _files(pattern: str) -> Iterator[str]:
         yield text
 
 
-def _chats() -> list[list[dict[str, str]]]:
-    conversations = tomllib.loads(_CHATS.read_text("utf-8"))["conversations"]
+def conversations() -> list[list[dict[str, str]]]:
+    """Return the messages of each conversation of texts/chats.toml."""
+    found = tomllib.loads(_CHATS.read_text("utf-8"))["conversations"]
     return [
         [{"role": _ROLES[number % 2], "content": turn} for number, turn in enumerate(conversation["turns"])]
-        for conversation in conversations
+        for conversation in found
     ]

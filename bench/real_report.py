@@ -56,10 +56,11 @@ def _conditions(results: RealResults) -> str:
 def _cells(results: RealResults) -> Iterator[str]:
     for file in results.sizes:
         for name, cell in _CELLS.items():
-            ours = results.row(file, _OURS, name)
-            if cell.quantity == "start" or ours is None:
+            if cell.quantity == "start" or not any((row.file, row.cell) == (file, name) for row in results.rows):
                 continue
-            cells = [file, name, _UNITS[cell.quantity], _figure(cell, ours), f"{ours.limit:.0%}"]
+            ours = results.row(file, _OURS, name)
+            share = "" if ours is None else f"{ours.limit:.0%}"
+            cells = [file, name, _UNITS[cell.quantity], _figure(cell, ours), share]
             ratio = None
             for peer, beside in _PEERS:
                 row, mine = results.row(file, peer, name), results.row(file, beside, name)
@@ -71,8 +72,10 @@ def _cells(results: RealResults) -> Iterator[str]:
             yield " | ".join([*cells, *_verdict(results, ours, cell, ratio)])
 
 
-def _verdict(results: RealResults, ours: RealRow, cell: RealCell, ratio: float | None) -> tuple[str, str]:
+def _verdict(results: RealResults, ours: RealRow | None, cell: RealCell, ratio: float | None) -> tuple[str, str]:
     """Return the aim of a cell and whether it is reached; `ratio` is that to llama.cpp."""
+    if ours is None:
+        return "", ""
     if cell.adapters:
         without = results.row(ours.file, _OURS, str(cell.requests))
         if without is None:

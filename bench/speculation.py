@@ -1,15 +1,16 @@
-"""What speculative decoding brings: acceptance and tokens/s with and without it, on the demo's models.
+"""What speculative decoding brings: acceptance and tokens/s with and without it, on the demo's and on real models.
 
     python -m bench.speculation                          all models, workloads and concurrencies
     python -m bench.speculation --target large --draft small --concurrency 1
+    python -m bench.speculation --target C --draft B --dtype auto --threads 2 --name speculation-real
     python -m bench.speculation --quick                  a smoke run
 
-Questions are those of the demo's exam, asked through the chat template, greedy and sampled; the repetitive text is a
-conversation in which the same question is asked again, so that the answer stands in the prompt. All ways to speculate
-run in one process on the same runner, one after the other in an order that rotates from repeat to repeat; a speed-up is
-the median over the repeats of tokens/s with, over tokens/s without, in the same repeat. The first repeat is not
-counted: in it an engine learns what pays. "draft, always" drafts `--tokens` tokens in every step, to show what the
-decision is worth.
+Questions are those of the demo's exam, and for real files (A, B and C, or paths) those of `texts/chats.toml`, asked
+through the chat template, greedy and sampled; the repetitive text is a conversation in which the same question is asked
+again, so that the answer stands in the prompt. All ways to speculate run in one process on the same runner, one after
+the other in an order that rotates from repeat to repeat; a speed-up is the median over the repeats of tokens/s with,
+over tokens/s without, in the same repeat. The first repeat is not counted: in it an engine learns what pays. "draft,
+always" drafts `--tokens` tokens in every step, to show what the decision is worth.
 """
 
 from __future__ import annotations
@@ -20,25 +21,38 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
+from typing import get_args
 
 import msgspec
+import torch
 from tqdm import tqdm
 
+from bench.quality_texts import conversations
+from bench.real_files import real_file
 from bench.report import Environment, options, publish, table
-from deploy.demo.conversations import ExamQuestion, build_exam
+from deploy.demo.conversations import build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.precision import Dtype, Precision
 from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
-from engine.text.processor import TextProcessor
+from engine.text.processor import Message, TextProcessor
 from engine.wire import Generate, SamplingParams
 
-_BLOCKS = 2048
+_BLOCKS = 1024
+_DEMO = HERE / "models"
 _SHORTEST = 80
 """Fewest characters of a question's canonical answer: one word is no workload."""
 _WORKLOADS = ("questions", "questions, sampled", "repetitive text")
+
+
+class AskedQuestion(msgspec.Struct, frozen=True):
+    """A question with what was said before, and an answer to it."""
+
+    messages: Sequence[Message]
+    answer: str
 
 
 class SpeculationRow(msgspec.Struct, frozen=True):
@@ -71,8 +85,11 @@ class SpeculationRun(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
+    # One by default, as the demo's engines run: several of them share a machine.
+    torch.set_num_threads(arguments.threads)
     if arguments.quick:
-        arguments.target, arguments.draft, arguments.repeats = ["medium"], ["small"], 1
+        arguments.target, arguments.draft = arguments.target or ["medium"], arguments.draft or ["small"]
+        arguments.repeats = 1
         arguments.concurrency, arguments.requests, arguments.new_tokens = [1, 2], 2, 12
     rows: list[SpeculationRow] = []
     for target in arguments.target or ["medium", "large"]:
@@ -80,15 +97,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows += _compare(target, draft, arguments)
     environment = Environment.here()
     record = {"environment": environment, "rows": rows}
-    publish(arguments.output / "speculation", markdown(rows, arguments, environment), record)
+    publish(arguments.output / arguments.name, markdown(rows, arguments, environment), record)
 
 
 def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[SpeculationRow]:
     """Measure all workloads and concurrencies of one pair of models."""
-    models = HERE / "models"
     dtype: Dtype = arguments.dtype
-    runner = ModelRunner(models / target, blocks=_BLOCKS, precision=Precision(dtype))
-    model = DraftModel.from_directory(models / draft, runner, models / target)
+    path = _path(target)
+    runner = ModelRunner(path, blocks=_BLOCKS, precision=Precision(dtype))
+    model = DraftModel.from_directory(_path(draft), runner, path)
 
     def speculator(model: DraftModel | None, *, ngrams: bool, adaptive: bool = True) -> Speculator:
         return Speculator(ngrams=ngrams, model=model, tokens=arguments.tokens, adaptive=adaptive)
@@ -104,9 +121,10 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
         "auto": lambda: speculator(fresh(), ngrams=True),
         "draft, always": lambda: speculator(fresh(), ngrams=False, adaptive=False),
     }
-    texts = TextProcessor.from_path(models / target)
+    texts = TextProcessor.from_path(path)
+    questions = _exam() if path.parent == _DEMO else _said()
     rows = []
-    for workload in _WORKLOADS:
+    for workload in arguments.workload or _WORKLOADS:
         for concurrency in arguments.concurrency:
             cores = {way: _core(runner, make()) for way, make in ways.items()}
             runs: dict[str, list[SpeculationRun]] = {way: [] for way in ways}
@@ -114,7 +132,8 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
             title = f"{target} with {draft}, {workload}, {concurrency} at once"
             for repeat in tqdm(range(1 + arguments.repeats), title, leave=False):
                 count = max(arguments.requests, concurrency)
-                asked = _requests(workload, count, arguments.new_tokens, texts, repeat)
+                chosen = random.Random(f"{workload} {repeat}").sample(questions, count)
+                asked = _requests(workload, chosen, arguments.new_tokens, texts, repeat)
                 for way in order[repeat % len(order) :] + order[: repeat % len(order)]:
                     runs[way].append(_serve(*cores[way], asked, concurrency, repeat))
             rows += [_row(target, draft, workload, concurrency, way, runs) for way in ways]
@@ -126,16 +145,34 @@ def _core(runner: ModelRunner, speculator: Speculator | None) -> tuple[EngineCor
     return EngineCore(runner, runner.info, config, EngineFeatures(speculator=speculator)), speculator
 
 
+def _path(name: str) -> Path:
+    """Return the checkpoint of a demo model, or a GGUF file."""
+    return _DEMO / name if (_DEMO / name).is_dir() else real_file(name)
+
+
 @cache
-def _questions() -> list[ExamQuestion]:
-    return [one for one in build_exam(split_corpus(load_intents())) if len(one.answer) > _SHORTEST]
+def _exam() -> list[AskedQuestion]:
+    """Return the questions of the demo's exam whose answers are more than a word."""
+    exam = build_exam(split_corpus(load_intents()))
+    return [AskedQuestion(one.messages, one.answer) for one in exam if len(one.answer) > _SHORTEST]
 
 
-def _requests(workload: str, count: int, new_tokens: int, texts: TextProcessor, repeat: int) -> list[Generate]:
-    generator = random.Random(f"{workload} {repeat}")
+@cache
+def _said() -> list[AskedQuestion]:
+    """Return every question of texts/chats.toml with its answer and all that was said before."""
+    return [
+        AskedQuestion(chat[: turn + 1], chat[turn + 1]["content"])
+        for chat in conversations()
+        for turn in range(0, len(chat), 2)
+    ]
+
+
+def _requests(
+    workload: str, questions: Sequence[AskedQuestion], new_tokens: int, texts: TextProcessor, repeat: int
+) -> list[Generate]:
     sampling = SamplingParams(max_tokens=new_tokens, temperature=0.7 if workload.endswith("sampled") else 0.0)
     prompts = []
-    for question in generator.sample(_questions(), count):
+    for question in questions:
         messages = list(question.messages)
         if workload == "repetitive text":
             messages += [{"role": "assistant", "content": question.answer}, messages[-1]]
@@ -200,7 +237,8 @@ def markdown(rows: Sequence[SpeculationRow], arguments: argparse.Namespace, envi
         f"# Speculative decoding, {arguments.dtype}, {environment.date}",
         "",
         f"`python -m bench.speculation`: {arguments.requests} requests, at most {arguments.new_tokens} tokens each, "
-        f"{arguments.repeats} repeats, up to {arguments.tokens} drafted tokens; {environment}, one thread.",
+        f"{arguments.repeats} repeats, up to {arguments.tokens} drafted tokens; {environment}, threads: "
+        f"{arguments.threads}.",
         "",
         *table(
             "model | workload | speculation | draft model | at once | tokens/s | speed-up | accepted | "
@@ -224,21 +262,20 @@ def _line(row: SpeculationRow) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--target", action="append", choices=["medium", "large"], help="both unless given")
-    parser.add_argument("--draft", action="append", choices=["small", "medium"], help="all smaller ones unless given")
+    parser.add_argument("--target", action="append", help="demo model, A, B, C or file; medium and large unless given")
+    parser.add_argument("--draft", action="append", help="the same; all smaller demo models unless given")
+    parser.add_argument("--workload", action="append", choices=_WORKLOADS, help="all unless given")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--requests", type=int, default=48, help="requests of a run")
     parser.add_argument("--new-tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repeats", type=int, default=3, help="runs beside the first")
     parser.add_argument("--tokens", type=int, default=8, help="most drafted tokens per request and step")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="the demo's is float32")
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--name", default="speculation", help="name of the results' files")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 
 
 if __name__ == "__main__":
-    import torch
-
-    # As the demo's engines run: several of them share a machine.
-    torch.set_num_threads(1)
     main()

@@ -110,6 +110,10 @@ def test_servers_are_compared_with_servers_and_a_shorter_turn_is_better() -> Non
     assert "| 20 | 90% |  |  | 30 | 60 | 2.00 |" in page(*rows, row("llama.cpp, served", "turn", 0.06))
 
 
+def test_a_cell_without_ours_shows_the_peers() -> None:
+    assert "| A | 8 | tokens/s |  |  | 10.0 |" in page(row("llama.cpp", "8", 10.0))
+
+
 def test_adapters_are_compared_with_none() -> None:
     text = page(row("Roundhouse", "16", 100.0), row("Roundhouse", "16, adapters", 84.0))
     assert "| ≥ 85% of without | no (84%) |" in text

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from bench.speculation import SpeculationRow, main
+from tests.engine.checkpoint.gguf.miniature import write_gguf
+from tests.engine.checkpoints import write_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def rows_of(folder: Path, name: str) -> list[SpeculationRow]:
+    return msgspec.convert(msgspec.json.decode((folder / f"{name}.json").read_bytes())["rows"], list[SpeculationRow])
 
 
 def test_quick_run_measures_every_way_and_all_give_the_same_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["--quick", "--output", str(tmp_path)])
-    rows = msgspec.convert(
-        msgspec.json.decode((tmp_path / "speculation.json").read_bytes())["rows"], list[SpeculationRow]
-    )
+    rows = rows_of(tmp_path, "speculation")
     assert {row.way for row in rows} == {"off", "ngram", "draft", "auto", "draft, always"}
     assert {row.concurrency for row in rows} == {1, 2}
     assert all(row.same == 1 for row in rows)
@@ -25,3 +38,17 @@ def test_quick_run_measures_every_way_and_all_give_the_same_tokens(
     text = (tmp_path / "speculation.md").read_text()
     assert text in capsys.readouterr().out
     assert text.count("\n| ") == 1 + len(rows)
+
+
+def test_files_are_asked_questions_of_their_own(tmp_path: Path) -> None:
+    target, draft = (
+        write_gguf(
+            tmp_path / f"{seed}.gguf",
+            write_checkpoint(tmp_path / str(seed), seed=seed, vocab_size=512, max_position_embeddings=8192),
+        )
+        for seed in (0, 1)
+    )
+    main(["--quick", "--target", str(target), "--draft", str(draft), "--name", "files", "--output", str(tmp_path)])
+    rows = rows_of(tmp_path, "files")
+    assert {(row.target, row.draft) for row in rows} == {(str(target), str(draft)), (str(target), "-")}
+    assert all(row.same == 1 for row in rows)
