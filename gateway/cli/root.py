@@ -23,7 +23,7 @@ from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
 from gateway.cli.usage import usage
 from gateway.config import checkpoints
-from gateway.config.settings import NO_TENANTS, Settings, SettingsError, file_of, load
+from gateway.config.settings import NO_TENANTS, TIERS, Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -93,8 +93,12 @@ def serve(config: str | None, host: str | None, port: int | None, models: str | 
         "server": {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     }
     if models is not None:
-        tiers = [tier.strip() for tier in models.split(",") if tier.strip()]
-        options["models"] = {"serve": [] if tiers == ["none"] else tiers}
+        tiers = [] if models == "none" else models.split(",")
+        if wrong := set(tiers).difference(TIERS):
+            raise click.BadParameter(
+                f"{', '.join(sorted(wrong))}: choose from {', '.join(TIERS)}, or none", param_hint="--models"
+            )
+        options["models"] = {"serve": tiers}
     console = Console(highlight=False)
 
     def read() -> Settings:

@@ -59,6 +59,19 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert result.output.startswith("Usage:")
 
 
+def test_models_to_serve_are_tiers() -> None:
+    result = run("serve", "--models", "small,tiny")
+    assert result.exit_code == 2
+    assert "--models: tiny: choose from small, medium, large, or none" in result.output
+
+
+def test_config_check_says_which_models_will_be_fetched(tmp_path: Path) -> None:
+    store = {"ROUNDHOUSE_MODELS_STORE": str(tmp_path), "ROUNDHOUSE_MODELS_SERVE": "small"}
+    result = run("config", "check", **store)
+    assert result.exit_code == 0
+    assert "the small tier is not here yet: `roundhouse serve` fetches it (98 MB)" in result.output
+
+
 def test_the_command_line_never_loads_torch() -> None:
     """It must start in a moment, and the gateway must stay free of it."""
     program = "import sys, gateway.cli.root, gateway.processes.supervisor; raise SystemExit('torch' in sys.modules)"

@@ -76,6 +76,7 @@ def command(bare: dict[str, str], *words: str, folder: Path) -> subprocess.Compl
 
 def test_a_gateway_alone_answers_with_engines_elsewhere(gateway_only: Installation) -> None:
     openai = pytest.importorskip("openai")
+    assert gateway_only.pids("engine.server") == []
     with openai.OpenAI(base_url=gateway_only.api, api_key="roundhouse-demo") as client:
         answer = client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
