@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernels.attention.plan import AttentionPlan, fixed_plan, plan_attention
 from kernels.formats import PackedWeight, Quantization, pack_quantized, pack_weight, stack_weights
 from kernels.formats.stored import PLAIN, STORED_TYPES, StoredRows, Unpack, stored_numbers
+from kernels.formats.stored.folders import StoredWeight, read_parts, typed
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
@@ -40,6 +41,7 @@ __all__ = [
     "Recording",
     "SeparateExperts",
     "StoredRows",
+    "StoredWeight",
     "TablePlan",
     "Unpack",
     "adapt_embedding",
@@ -61,6 +63,7 @@ __all__ = [
     "pack_weight",
     "paged_attention",
     "plan_attention",
+    "read_parts",
     "record",
     "rms_norm",
     "rope_and_store",
@@ -68,5 +71,6 @@ __all__ = [
     "silu_and_mul",
     "stack_weights",
     "stored_numbers",
+    "typed",
     "zeros_in_huge_pages",
 ]

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
+from engine.checkpoint.quantization import read_quantization
 from engine.checkpoint.rope import RopeParameters, read_rope, read_ropes
 from engine.checkpoint.stored_config import Positive, StoredConfig, read_eos_token_ids, read_file
 from engine.checkpoint.windows import read_windows
@@ -218,11 +219,7 @@ def _intermediate_size(raw: StoredConfig, family: Family) -> int:
 
 def _refuse_unsupported(raw: StoredConfig, family: Family) -> None:
     if raw.quantization_config is not None:
-        method = raw.quantization_config.get("quant_method", "unknown")
-        raise CheckpointError(
-            f"config.json: quantization_config (quant_method {method!r}) is not supported; "
-            "name the unquantised checkpoint in float32, bfloat16 or float16"
-        )
+        read_quantization(raw.quantization_config)
     for name, served in family.served.items():
         found = getattr(raw, name)
         if found not in served:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import revision_digest, stored_tensors, weight_files
+from engine.checkpoint.parts import join_parts
+from engine.checkpoint.quantization import read_quantization
 from engine.checkpoint.source import ModelCheckpoint, StoredTensor
 from engine.checkpoint.stored_config import read_eos_token_ids
 
@@ -43,8 +46,9 @@ class FolderCheckpoint(ModelCheckpoint):
         return sum(file.stat().st_size for file in weight_files(self.path))
 
     def tensors(self) -> Iterator[StoredTensor]:
-        for file in weight_files(self.path):
-            yield from stored_tensors(file)
+        tensors = chain.from_iterable(map(stored_tensors, weight_files(self.path)))
+        quantization = self._json("config.json", missing_ok=True).get("quantization_config")
+        return tensors if quantization is None else join_parts(tensors, read_quantization(quantization))
 
     def tokenizer(self) -> Tokenizer:
         file = self.path / "tokenizer.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ class StoredTensor:
     name: str
     """Name in transformers, such as "model.layers.0.self_attn.q_proj.weight"."""
     type: str
-    """Stored type: "f32", "bf16", "f16", a block type of GGUF ("q4_k") or another type of safetensors in lower case."""
+    """Stored type: "f32", "bf16", "f16", a block type of GGUF ("q4_k"), another type of safetensors in lower case, or
+    the rule by which `parts` are read."""
     shape: tuple[int, ...]
-    """Shape of the values, for a linear layer's weight [outputs, inputs]."""
+    """Shape of the values, for a linear layer's weight [outputs, inputs]; empty where there are `parts`."""
     data: npt.NDArray[np.uint8]
     """Bytes [..., bytes of a row]: a read-only view of the mapped file, or a copy where rows had to be put in order."""
+    parts: Mapping[str, StoredTensor] = field(default_factory=dict)
+    """Tensors that store this one together, such as "qweight" and "scales"; `data` is empty then."""
+    block: tuple[int, int] | None = None
+    """Outputs and inputs that share a scale, where these parts have blocks and do not say of which size."""
 
 
 class ModelCheckpoint(ABC):

@@ -18,7 +18,7 @@ import torch
 import kernels
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.source import StoredTensor
-from kernels import PackedWeight, Quantization, StoredRows, Unpack
+from kernels import PackedWeight, Quantization, StoredRows, StoredWeight, Unpack
 
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Names of tensors that old Llama checkpoints store although they follow from the config."""
@@ -65,6 +65,9 @@ class Embedding:
             self.part.unpack = StoredRows(stored.type, rows, stored.device)
             self._table = self.part.dense = self._table[:0].clone()  # on a GPU it took memory, although never written
         else:
+            if stored is not None:  # several tensors, which are not read by rows
+                self._table.copy_(stored(slice(None)).dense())
+                self.part.unpack = None
             self._table = self.part.dense if scale == 1 else self.part.dense * scale
 
     def dense(self) -> torch.Tensor:
@@ -116,6 +119,8 @@ def load_weights(
         if number is None:
             if name in ignored or _DERIVED.search(name):
                 continue
+            if name.endswith(".bias") and not stored.data.any():
+                continue  # AutoGPTQ writes biases of zeros for layers that have none
             raise CheckpointError(f"{path}: unexpected tensor {name!r}; the weights do not belong to this config.json")
         if number in untouched:
             untouched.remove(number)
@@ -123,19 +128,7 @@ def load_weights(
         target = groups[number].pop(name, None)
         if target is None:
             raise CheckpointError(f"{path}: tensor {name!r} is in two files; is there an old shard among them?")
-        if stored.shape != target.shape:
-            raise CheckpointError(
-                f"{path}: tensor {name!r} has shape {list(stored.shape)} where config.json implies {list(target.shape)}"
-            )
-        if stored.type not in kernels.PLAIN and quantize is not None and stored.type in kernels.STORED_TYPES:
-            raise CheckpointError(
-                f"{path}: tensor {name!r} is quantised already, to {stored.type}; leave out quantize = {quantize!r}"
-            )
-        if stored.type not in kernels.STORED_TYPES:
-            raise CheckpointError(
-                f"{path}: tensor {name!r} is stored as {stored.type}; store float32, bfloat16 or float16"
-            )
-        _fill(target, stored)
+        _fill(path, target, stored, quantize)
         del target
         if not groups[number]:
             complete(number)
@@ -145,13 +138,44 @@ def load_weights(
         raise CheckpointError(f"{path}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")
 
 
-def _fill(target: Target, stored: StoredTensor) -> None:
+def _fill(path: Path, target: Target, stored: StoredTensor, quantize: Quantization | None) -> None:
+    """Copy a tensor, or have a `WeightPart` unpack it."""
+    device = target.device if isinstance(target, torch.Tensor) else target.dense.device
+    weight = _read_parts(path, stored, device) if stored.parts else None
+    shape = stored.shape if weight is None else weight.shape
+    if shape != target.shape:
+        raise CheckpointError(
+            f"{path}: tensor {stored.name!r} has shape {list(shape)} where config.json implies {list(target.shape)}"
+        )
+    if weight is None and stored.type not in kernels.STORED_TYPES:
+        raise CheckpointError(
+            f"{path}: tensor {stored.name!r} is stored as {stored.type}; store float32, bfloat16 or float16"
+        )
+    if stored.type in kernels.PLAIN:
+        to = target if isinstance(target, torch.Tensor) else target.dense
+        to.copy_(kernels.stored_numbers(stored.type, _bytes(stored)).view(to.shape))
+        return
+    if quantize is not None:
+        raise CheckpointError(
+            f"{path}: tensor {stored.name!r} is quantised already, to {stored.type}; leave out quantize = {quantize!r}"
+        )
+    if isinstance(target, WeightPart):
+        target.unpack = StoredRows(stored.type, _bytes(stored), device) if weight is None else weight
+    elif weight is None:
+        target.copy_(kernels.stored_numbers(stored.type, _bytes(stored)).view(target.shape))
+    else:
+        target.copy_(weight(slice(None)).dense())
+
+
+def _read_parts(path: Path, stored: StoredTensor, device: torch.device) -> StoredWeight:
+    try:
+        parts = {name: kernels.typed(part.type, _bytes(part), part.shape) for name, part in stored.parts.items()}
+        return kernels.read_parts(stored.type, parts, device, stored.block)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: tensor {stored.name!r} ({stored.type}): {error}") from error
+
+
+def _bytes(stored: StoredTensor) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        data = torch.from_numpy(stored.data)
-    if isinstance(target, torch.Tensor):
-        target.copy_(kernels.stored_numbers(stored.type, data).view(target.shape))
-    elif stored.type in kernels.PLAIN:
-        target.dense.copy_(kernels.stored_numbers(stored.type, data))
-    else:
-        target.unpack = StoredRows(stored.type, data, target.dense.device)
+        return torch.from_numpy(stored.data)

@@ -186,11 +186,11 @@ class GroupedWeight(PackedWeight):
         return (
             type(other) is type(self)
             and self.outputs % BLOCK == 0
-            and self.order is None
+            and _equal(self.order, other.order)
             and _equal(self.table, other.table)
             and all(
                 getattr(self, name) == getattr(other, name)
-                for name in ("inputs", "dtype", "group", "number", "fields", "zero", "order")
+                for name in ("inputs", "dtype", "group", "number", "fields", "zero")
             )
         )
 

@@ -145,6 +145,17 @@ def test_weights_of_one_layout_are_joined_output_by_output() -> None:
     assert same(joined.dense(), torch.cat((first.dense(), second.dense())))
 
 
+def test_weights_are_joined_if_their_inputs_are_in_one_order() -> None:
+    orders = torch.randperm(64), torch.randperm(64)
+    weights = [
+        QuantizedWeight(torch.zeros(16, 64, dtype=torch.uint8), 4, 32, torch.rand(16, 2), order=orders[i])
+        for i in (0, 0, 1)
+    ]
+    first, second, other = (pack_quantized(16, lambda rows, one=one: one, torch.float32) for one in weights)
+    assert first.can_join(second) and not first.can_join(other)
+    assert torch.equal(join([first, second]).dense(), torch.cat((first.dense(), second.dense())))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stored_type", ["q4_1", "q6_k", "iq4_xs"])
 def test_products_are_those_of_the_dense_weight(stored_type: str, dtype: torch.dtype) -> None:

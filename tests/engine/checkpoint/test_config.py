@@ -246,7 +246,10 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "hidden_act": "gelu"},
         "hidden_act 'gelu' is not supported for experts",
     ),
-    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "'gptq'.*unquantised"),
+    "quantised": (
+        {"quantization_config": {"quant_method": "eetq"}},
+        "quant_method 'eetq' is not supported",
+    ),
     "dtype": ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
     "heads": ({"num_key_value_heads": 3}, "multiple of num_key_value_heads"),
     "odd head": ({"head_dim": 15}, "head_dim must be even"),
