@@ -52,9 +52,8 @@ def shipped(settings: Settings, pools: Iterable[PoolSettings]) -> Iterator[Shipp
 def register_adapters(settings: Settings, pools: Sequence[PoolSettings]) -> None:
     """Register the adapters of these pools' models, unless the registry is somebody's own.
 
-    A name is given the first time only that its model is served, so that one that was removed stays away. Later on, a
-    name is led to today's adapter if its own was checked against another model than its pool has now, or if its model
-    is served no more.
+    A name is given once only, so that one that was removed stays away. Later on, a name is led to today's adapter if
+    its own was checked against another model than its pool has now, or if its model is served no more.
 
     Raises:
         RegistryError: the registry cannot be used.
@@ -68,16 +67,16 @@ def register_adapters(settings: Settings, pools: Sequence[PoolSettings]) -> None
         if not adapters:
             continue
         marker, names = Path(registry.url) / f".{pool.name}", registry.names()
-        first = not marker.exists()
+        given = set(marker.read_text("utf-8").split()) if marker.exists() else set()
         revision = open_checkpoint(Path(pool.model)).revision
         for adapter in adapters:
             known = names.get(adapter.name)
             if known is None:
-                wanted = first
+                wanted = adapter.name not in given
             else:
                 free = known.model == pool.name or known.model not in served
                 wanted = free and revision not in registry.manifest(known.version).bases
             if wanted:
                 version = registry.add(adapter.folder, Path(pool.model)).version
                 registry.point(adapter.name, version, model=pool.name, description=adapter.description)
-        marker.touch()
+        marker.write_text("\n".join(sorted(given | {adapter.name for adapter in adapters})), "utf-8")

@@ -41,6 +41,17 @@ def test_what_an_operator_changed_stays(settings: Settings) -> None:
     assert registry.names() == changed
 
 
+def test_an_adapter_that_a_later_version_brings_gets_its_name(settings: Settings) -> None:
+    register_adapters(settings, settings.pools)
+    registry = registry_of(settings)
+    for name in ("json", "formal"):
+        registry.remove(name)
+    marker = Path(registry.url) / ".roundhouse-demo-6m"
+    marker.write_text("\n".join(name for name in marker.read_text().split() if name != "json"))
+    register_adapters(settings, settings.pools)
+    assert sorted(registry.names()) == ["handbook", "json", "pirate"]
+
+
 def test_a_name_given_before_the_first_start_is_kept(settings: Settings) -> None:
     registry = registry_of(settings)
     version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
