@@ -20,6 +20,7 @@ from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.grammar.tokens import GrammarTokens
 from engine.grammar.trial import TrialFailed, TrialSetup, TrialWorker
+from engine.limited_process import ProcessLimits
 from engine.request import GrammarError, RequestError
 from engine.wire import Grammar, GrammarKind, ModelInfo, SamplingParams
 
@@ -231,14 +232,9 @@ class GrammarCompiler:
         """Return the process of this thread, started if need be."""
         worker: TrialWorker | None = getattr(self._thread, "worker", None)
         if worker is None:
-            setup = TrialSetup(
-                str(self._path.resolve()),
-                self._model.vocabulary,
-                self._model.eos_token_ids,
-                self._limits.cpu_seconds,
-                self._limits.memory_bytes,
-            )
-            worker = self._thread.worker = TrialWorker(setup)
+            setup = TrialSetup(str(self._path.resolve()), self._model.vocabulary, self._model.eos_token_ids)
+            limits = ProcessLimits(self._limits.cpu_seconds, self._limits.memory_bytes)
+            worker = self._thread.worker = TrialWorker(setup, limits)
             self._workers.append(worker)
         return worker
 

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from engine.grammar.tokens import GrammarTokens
-from engine.grammar.trial import GrammarVerdict, TrialSetup, receive, send
+from engine.grammar.trial import GrammarVerdict, TrialSetup
+from engine.limited_process import serve
 
 
-def main() -> None:
-    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
-    first = receive(stdin)
-    if first is None:
-        return
-    # Signals to the process group are meant for the engine: this process ends with its standard input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(10)
-    setup = msgspec.msgpack.decode(first, type=TrialSetup)
+def prepare(encoded: bytes) -> Callable[[bytes], bytes]:
+    """Return what answers a grammar in llguidance's notation with a `GrammarVerdict`."""
+    setup = msgspec.msgpack.decode(encoded, type=TrialSetup)
     tokens = GrammarTokens(Path(setup.path), setup.vocabulary, setup.eos_token_ids)
-    _limit_memory(setup.memory_bytes)
-    send(stdout, msgspec.msgpack.encode(GrammarVerdict()))
-    while (message := receive(stdin)) is not None:
-        # The signal's default action ends the process, whatever code it runs.
-        signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)
-        matcher = tokens.compile(message.decode())
+
+    def judge(source: bytes) -> bytes:
+        matcher = tokens.compile(source.decode())
         verdict = GrammarVerdict(matcher.get_error() or None, tuple(matcher.get_grammar_warnings()))
-        del matcher
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        send(stdout, msgspec.msgpack.encode(verdict))
+        return msgspec.msgpack.encode(verdict)
 
-
-def _limit_memory(more: int) -> None:
-    """Fail every allocation beyond `more` bytes from now on."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5]) if sys.platform == "linux" else 0
-    limit = pages * resource.getpagesize() + more
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    return judge
 
 
 if __name__ == "__main__":
-    main()
+    serve(prepare, niceness=10)

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 from tokenizers import Encoding, Tokenizer
 
+from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.opening import open_checkpoint
-from engine.text.chat_template import ChatTemplate, ChatTemplateError, Message
+from engine.text.chat_template import ChatTemplate, ChatTemplateError, ChatTemplateTooCostly, Message
 from engine.text.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
-from engine.text.imitations import Imitations, Rendered, without_marks
+from engine.text.imitations import Rendered
+from engine.text.rendering import TemplateRenderer
 
 __all__ = [
     "ChatTemplateError",
@@ -30,8 +32,10 @@ __all__ = [
     "TextProcessor",
 ]
 
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-"""Roles that templates may write into a control token: `'<|' + message.role + '|>'`."""
+_GREETING = {"role": "user", "content": "Hello"}
+_TOOL = {"type": "function", "function": {"name": "now", "description": "", "parameters": {"type": "object"}}}
+_tried: set[str] = set()
+"""Digests of processors whose templates have rendered a greeting within limits."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
@@ -75,7 +79,7 @@ class TextProcessor:
         tokens = sorted(self._control.values(), key=len, reverse=True)
         self._written = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
         self._unknown = _unknown_token(tokenizer)
-        self._imitations = Imitations(tokens, template.literals | _ROLES)
+        self._renderer = TemplateRenderer(template, tokens)
 
     @classmethod
     def from_path(cls, path: str | Path) -> TextProcessor:
@@ -83,14 +87,48 @@ class TextProcessor:
 
         Raises:
             ValueError: a file is missing or cannot be used; the message names it.
+            OSError: the process that renders chat templates cannot be started.
         """
         checkpoint = open_checkpoint(path)
-        return cls(
+        processor = cls(
             checkpoint.tokenizer(),
             ChatTemplate(checkpoint.templates, checkpoint.special_tokens),
             context=checkpoint.context,
             eos_token_ids=checkpoint.eos_token_ids,
             defaults=_sampling_defaults(checkpoint.generation),
+        )
+        processor._try_template()
+        return processor
+
+    def _try_template(self) -> None:
+        """Render a greeting, so that a template that exceeds limits for any conversation is refused before it serves.
+
+        Raises:
+            CheckpointError: it does.
+        """
+        if not self._template.sources or self.digest in _tried:
+            return
+        for tools in (None, [_TOOL]):
+            try:
+                self.render([_GREETING], tools=tools)
+            except ChatTemplateTooCostly as error:
+                raise CheckpointError(
+                    f"chat template: for a greeting it {error.cost}; use another checkpoint"
+                ) from error
+            except ChatTemplateError:
+                pass  # it wants other messages
+        _tried.add(self.digest)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        mark: bool,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+    ) -> str:
+        return self._renderer.render(
+            messages, mark=mark, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables
         )
 
     @cached_property
@@ -108,9 +146,9 @@ class TextProcessor:
         """Render the prompt text of a conversation, for people to read. To run it use `encode_chat`.
 
         Raises:
-            ChatTemplateError: the template refuses the messages or there is none.
+            ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none.
         """
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **variables)
+        return self._render(messages, False, add_generation_prompt, tools, variables)
 
     def encode_chat(
         self,
@@ -124,24 +162,10 @@ class TextProcessor:
         Equals transformers' `apply_chat_template(..., sanitize_control_tokens=True)`.
 
         Raises:
-            ChatTemplateError: the template refuses the messages or there is none, or the tokenizer cannot spell an
-                imitated control token as text.
+            ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none, or the tokenizer
+                cannot spell an imitated control token as text.
         """
-        mark = self._imitations.mark
-        said = [
-            {key: value if key == "role" and value in _ROLES else mark(value) for key, value in message.items()}
-            for message in messages
-        ]
-        try:
-            text = self._template.render(
-                said,
-                add_generation_prompt=add_generation_prompt,
-                tools=mark(tools) if tools else None,
-                **mark(variables),
-            )
-        except ChatTemplateError as error:
-            raise ChatTemplateError(without_marks(str(error))) from error
-        return self._encode_rendered(Rendered(text))
+        return self._encode_rendered(Rendered(self._render(messages, True, add_generation_prompt, tools, variables)))
 
     def _encode_rendered(self, rendered: Rendered) -> list[int]:
         text = rendered.text

@@ -14,7 +14,8 @@ from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
 
 LONG_TEXT = 20_000
-"""Characters from which a prompt is tokenised in a thread, so that the event loop is not blocked."""
+"""Characters from which a plain prompt is tokenised in a thread, so that the event loop is not blocked. A conversation
+always is: its template is rendered by another process."""
 
 
 async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
@@ -23,7 +24,7 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     Raises:
         InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
     """
-    if size_of(turn) < LONG_TEXT:
+    if turn.request.prompt is not None and size_of(turn) < LONG_TEXT:
         return _tokenise(turn, pools)
     return await asyncio.to_thread(_tokenise, turn, pools)
 

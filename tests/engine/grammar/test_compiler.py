@@ -208,7 +208,7 @@ def test_a_worker_that_was_killed_is_replaced(compiler: GrammarCompiler) -> None
 def test_a_worker_that_does_not_start_is_the_engine_s_fault(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = make(directory, threads=1)
     with monkeypatch.context() as patch:
-        patch.setattr("engine.grammar.trial.sys.executable", "/bin/false")
+        patch.setattr("engine.limited_process.sys.executable", "/bin/false")
         with pytest.raises(RequestError, match="does not start") as caught:
             compile_now(compiler, number(1))
     assert caught.value.kind == "internal"
@@ -286,7 +286,7 @@ def test_a_failure_of_the_engine_s_own_is_tried_again(
         raise OSError("no more processes")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.grammar.trial.subprocess.Popen", fail)
+        patch.setattr("engine.limited_process.subprocess.Popen", fail)
         with pytest.raises(RequestError, match="try again") as caught:
             compile_now(compiler, number(1))
     assert caught.value.kind == "internal"
