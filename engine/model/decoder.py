@@ -232,5 +232,5 @@ class Decoder:
 
 
 def _head_quantization(quantize: Quantization | None) -> Quantization | None:
-    """Format of the head, whose errors are errors of the logits: w8a16 where other weights have four bits."""
-    return "w8a16" if quantize == "int4" else quantize
+    """Format of the head, whose errors are errors of the logits: int8 where other weights have four bits."""
+    return "int8" if quantize == "int4" else quantize

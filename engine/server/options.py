@@ -80,8 +80,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["off", "int8", "w8a16", "int4"],
         Meta(
             description="Round the weights of linear layers while loading, which takes half (int8, w8a16) or a quarter "
-            "(int4) of the memory and is faster. int8 also rounds activations at each product. Needs bfloat16; "
-            "embeddings stay as they are, and int4 leaves the head in w8a16. Applies to the draft model too."
+            "(int4) of the memory and is faster. int8 and w8a16 differ in how products are computed. Needs bfloat16; "
+            "embeddings stay as they are, and int4 leaves the head in int8. Applies to the draft model too."
         ),
     ] = "off"
     threads: Annotated[Positive | None, Meta(description="CPU threads; default: all CPUs that it may run on.")] = None

@@ -6,6 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,11 +31,15 @@ class CudaWeight(PackedWeight):
     def grouped(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """`reference.grouped_linear` where the weight is a `stack` of those of all experts."""
 
+    def common(self, weights: Sequence[CudaWeight]) -> dict[str, Any]:
+        """Fields beside data and scales in which a `stack` of weights differs from the first of them."""
+        return {}
+
 
 def stack(weights: Sequence[CudaWeight]) -> CudaWeight:
     """Weights of one shape and format, one behind the other."""
     data, scales = torch.cat([one.data for one in weights]), torch.cat([one.scales for one in weights])
-    return dataclasses.replace(weights[0], data=data, scales=scales)
+    return dataclasses.replace(weights[0], data=data, scales=scales, **weights[0].common(weights))
 
 
 def serves(weight: torch.Tensor, function: str) -> bool:

@@ -54,14 +54,16 @@ def run(
     out_dtype: torch.dtype | None,
     *tensors: torch.Tensor | None,
     layout: tuple[int, ...] = (),
+    digits: int = 1,
 ) -> torch.Tensor:
     """Call one of the library's functions with x [T, inputs] and the tensors of a weight -> [T, outputs].
 
-    `layout` says how the weight lies, where the function serves several layouts.
+    `layout` says how the weight lies, where the function serves several layouts, or what else it asks for; `digits` is
+    how many rows a row of x becomes.
     """
     rows, inputs = x.shape
     out = x.new_empty(rows, outputs, dtype=out_dtype)
     # As much as `linear_workspace` in kernels/csrc/cpu/linear.h says; the bodies check it.
-    size = (-(-rows // 16) + torch.get_num_threads()) * 64 * -(-inputs // _GROUP) * _GROUP
+    size = (-(-rows * digits // 16) + torch.get_num_threads()) * 64 * -(-inputs // _GROUP) * _GROUP
     function(out, x, *tensors, _workspace.of(size), *layout)
     return out

@@ -11,6 +11,7 @@ import kernels
 from kernels import Quantization, library
 from kernels.formats.cuda import GROUP, CudaWeight, pack_int4, pack_int8
 from kernels.formats.int4 import MAX_ROWS
+from kernels.formats.int8 import number_limit
 from tests.kernels.conftest import Body
 
 every_shape = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,19 +69,29 @@ def test_int4_becomes_bf16_with_one_rounding(body: Body, outputs: int, inputs: i
 
 
 @every_shape
-@given(rows=rows, outputs=outputs, inputs=inputs | st.just(77), seed=st.integers(0, 99))
-def test_int8_is_the_product_of_rounded_rows(body: Body, rows: int, outputs: int, inputs: int, seed: int) -> None:
+@given(
+    rows=rows,
+    outputs=outputs,
+    inputs=inputs | st.just(77),
+    limit=st.integers(1, 127 * 128 + 63),
+    seed=st.integers(0, 99),
+)
+def test_int8_is_the_product_of_rounded_rows(
+    body: Body, rows: int, outputs: int, inputs: int, limit: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     x = torch.randn(rows, inputs, device=body[1]).bfloat16()
     weight = torch.randint(-127, 128, (outputs, inputs), device=body[1], dtype=torch.int8)
+    limit = min(limit, number_limit(weight))
     scales, bias = torch.rand(outputs, device=body[1]) / 100, torch.randn(outputs, device=body[1]).bfloat16()
-    levels = torch.full((rows, -(-inputs // GROUP) * GROUP), -1, dtype=torch.int8, device=body[1])
+    digits = torch.full((rows, 2, -(-inputs // GROUP) * GROUP), -1, dtype=torch.int8, device=body[1])
     x_scales = torch.full((rows,), torch.nan, device=body[1])
     out = torch.full((rows, outputs), torch.nan, dtype=torch.bfloat16, device=body[1])
-    body[0].linear_int8(out, x, pack_int8(weight), scales, bias, levels, x_scales)
-    torch.testing.assert_close(x_scales, x.float().abs().amax(1) / 127)
-    assert ((levels[:, :inputs] - x / x_scales[:, None]).abs() <= 0.5 + 1e-3).all() and not levels[:, inputs:].any()
-    expected = levels[:, :inputs].double() @ weight.double().T * x_scales[:, None].double() * scales + bias.double()
+    body[0].linear_int8(out, x, pack_int8(weight), scales, bias, digits, x_scales, limit)
+    torch.testing.assert_close(x_scales, x.float().abs().amax(1) / limit)
+    numbers = (digits[:, 0].int() * 128 + digits[:, 1])[:, :inputs]
+    assert ((numbers - x / x_scales[:, None]).abs() <= 0.5 + 2**-22 * limit).all() and not digits[..., inputs:].any()
+    expected = numbers.double() @ weight.double().T * x_scales[:, None].double() * scales + bias.double()
     torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=1e-5)
 
 
@@ -106,10 +117,10 @@ def test_int8_alone_is_the_product_of_fp64(
 
 def test_int8_of_a_row_of_zeros_is_the_bias(body: Body) -> None:
     x, bias = torch.zeros(1, 64, device=body[1]).bfloat16(), torch.arange(4, device=body[1]).bfloat16()
-    levels, scales = torch.empty(1, GROUP, device=body[1], dtype=torch.int8), torch.ones(4, device=body[1])
+    digits, scales = torch.empty(1, 2, GROUP, device=body[1], dtype=torch.int8), torch.ones(4, device=body[1])
     out = torch.empty(1, 4, device=body[1]).bfloat16()
     tiles = pack_int8(torch.ones(4, 64, device=body[1], dtype=torch.int8))
-    body[0].linear_int8(out, x, tiles, scales, bias, levels, scales[:1].clone())
+    body[0].linear_int8(out, x, tiles, scales, bias, digits, scales[:1].clone(), 127)
     assert torch.equal(out[0], bias)
 
 
@@ -117,10 +128,10 @@ def test_int8_of_a_row_of_zeros_is_the_bias(body: Body) -> None:
 def test_int8_of_a_row_that_is_not_finite_is_not_a_number(body: Body, wrong: float) -> None:
     x = torch.ones(2, 300, device=body[1]).bfloat16()
     x[1, 270] = wrong
-    levels, x_scales = torch.empty(2, 3 * GROUP, device=body[1], dtype=torch.int8), torch.ones(2, device=body[1])
+    digits, x_scales = torch.empty(2, 2, 3 * GROUP, device=body[1], dtype=torch.int8), torch.ones(2, device=body[1])
     tiles = pack_int8(torch.ones(4, 300, device=body[1], dtype=torch.int8))
     out = torch.empty(2, 4, device=body[1]).bfloat16()
-    body[0].linear_int8(out, x, tiles, torch.ones(4, device=body[1]), None, levels, x_scales)
+    body[0].linear_int8(out, x, tiles, torch.ones(4, device=body[1]), None, digits, x_scales, 127)
     assert out[1].isnan().all() and out[0].isfinite().all()
 
 

@@ -140,8 +140,8 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
     experts = kernels.pack_experts(weights, "int8")
     assert isinstance(experts, GroupedExperts)
     packed = experts.weights
-    levels, scales = torch.empty(3, 128, dtype=torch.int8, device=body[1]), torch.empty(3, device=body[1])
+    digits, scales = torch.empty(3, 2, 128, dtype=torch.int8, device=body[1]), torch.empty(3, device=body[1])
     with pytest.raises(ValueError, match="tiles has 4096 elements instead of 2048"):
-        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends[:1], levels, scales)
+        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends[:1], digits, scales, 127)
     with pytest.raises(ValueError, match="ends has another type"):
-        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends.int(), levels, scales)
+        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends.int(), digits, scales, 127)

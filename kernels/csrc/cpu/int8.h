@@ -1,4 +1,4 @@
-// Rows of activations as int8 with a scale each, and weights of int8 as bf16.
+// Rows of activations as whole numbers with a scale each, and weights of int8 as bf16.
 #pragma once
 
 #include <algorithm>
@@ -36,20 +36,35 @@ inline float largest_magnitude(const bfloat16* x, int64_t count) {
   return to_float(bfloat16{static_cast<uint16_t>(~_mm_cvtsi128_si32(least))});
 }
 
-// Gives the numbers of a row of x, rounded to the nearest of -127 to 127 times the returned scale, to
+// Gives the numbers of a row of x, rounded to the nearest of -limit to limit times the returned scale, to
 // `put(index, number)`, one register or less at a time; all are zero if x is. The scale is NaN if x is not finite.
 template <class Put>
-float quantize_row(const bfloat16* x, int64_t count, const Put& put) {
+float quantize_row(const bfloat16* x, int64_t count, float limit, const Put& put) {
   constexpr int kWidth = Vector::kWidth;
   const int64_t whole = count / kWidth * kWidth;
   const int rest = static_cast<int>(count - whole);
   const float magnitude = largest_magnitude(x, count);
-  const bool none = magnitude <= 1e-30f;  // below, 127 / magnitude would be infinite
-  const Vector factor = Vector::all(none ? 0.0f : 127.0f / magnitude);
+  const bool none = magnitude <= 1e-30f;  // below, limit / magnitude would be infinite
+  const Vector factor = Vector::all(none ? 0.0f : limit / magnitude);
   for (int64_t i = 0; i < whole; i += kWidth) put(i, (Vector::load(x + i) * factor).rounded());
   if (rest != 0) put(whole, (Vector::load(x + whole, rest) * factor).rounded());
-  return none ? 0.0f : magnitude * (1.0f / 127.0f) + (magnitude - magnitude);
+  return none ? 0.0f : magnitude * (1.0f / limit) + (magnitude - magnitude);
 }
+
+#if !defined(ROUNDHOUSE_AVX2)
+
+// The digits of numbers, `high` of -127 to 127 and `low` of -64 to 63.
+struct Digits {
+  __m512i high, low;
+  explicit Digits(__m512i numbers)
+      : high(_mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(64)), 7)),
+        low(_mm512_sub_epi32(numbers, _mm512_slli_epi32(high, 7))) {}
+};
+
+// Sums of products of numbers from those of their digits.
+inline __m512i from_digits(__m512i high, __m512i low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); }
+
+#endif
 
 // `count` outputs of one row from their sums of products.
 inline Vector scale_sums(Vector sums, float scale, const float* scales, const bfloat16* bias, int count) {

@@ -44,8 +44,11 @@ struct Linear {
   int64_t rows, outputs, inputs, x_stride;
 };
 
-// Rows of x become int8 with a scale of their own, max |x| / 127, and products are sums of integers, which are exact:
-// out = (float(sum) * scale of the row) * scale of the output + bias.
+// Rows of x become whole numbers of -limit to limit times a scale of their own, max |x| / limit, and products are sums of
+// integers, which are exact: out = (float(sum) * scale of the row) * scale of the output + bias. Where a product takes bytes
+// only, a number is two digits, 128 * high + low, and a row of x two rows; hence the most that limit may be.
+constexpr int64_t kMaxInt8Limit = 127 * 128 + 63;
+constexpr int64_t kInt8Digits = 2;
 struct LinearInt8 {
   bfloat16* out;
   float* exact;
@@ -53,8 +56,9 @@ struct LinearInt8 {
   const int8_t* weight;   // packed
   const float* scales;    // [outputs]
   const int32_t* totals;  // [outputs]: the sum of an output's weights
-  void* workspace;
+  void* workspace;        // for kInt8Digits rows per row
   int64_t rows, outputs, inputs, x_stride;
+  int64_t limit;  // such that no sum of products leaves the range of int32
 };
 
 // W8A16: weights of int8, which bf16 holds exactly, and the product is that of bf16: out = sum * scale of the output + bias.

@@ -22,38 +22,44 @@ void finish_outputs(const P& p, int64_t row, int64_t block, Vector sums, const L
 template <class P>
 struct Bfloat16Rows {
   static constexpr bool kPadded = false;
+  static constexpr int kDigits = 1;
   const P& p;
 
   int64_t bytes() const { return p.inputs * 2; }
   std::pair<const uint8_t*, int64_t> take(const Region&, int64_t begin, int64_t) const {
     return {reinterpret_cast<const uint8_t*>(p.x + begin * p.x_stride), p.x_stride * 2};
   }
-  void put(const Region&, int64_t row, int64_t block, __m512i lanes) const {
-    finish_outputs(p, row, block, {_mm512_castsi512_ps(lanes)},
+  void put(const Region&, int64_t row, int64_t block, const __m512i* lanes) const {
+    finish_outputs(p, row, block, {_mm512_castsi512_ps(*lanes)},
                   [&](Vector sums, int64_t first, int count) { return finish_sums(p, sums, first, count); });
   }
 };
 
 struct Int8Rows {
   static constexpr bool kPadded = true;
+  static constexpr int kDigits = kInt8Digits;
   const LinearInt8& p;
 
   int64_t bytes() const { return p.inputs; }
   std::pair<const uint8_t*, int64_t> take(const Region& region, int64_t begin, int64_t end) const {
     const int64_t padded = ceil_div(p.inputs, kTileBytes) * kTileBytes;
-    for (int64_t row = begin; row < end; ++row) {
-      uint8_t* const to = region.rows + row * padded;
+    for (int64_t row = begin / kDigits; row < end / kDigits; ++row) {
+      uint8_t *const high = region.rows + row * kDigits * padded, *const low = high + padded;
       // What a register holds beyond the row's end is zero, which fills up all but whole registers.
       const int64_t filled = ceil_div(p.inputs, Vector::kWidth) * Vector::kWidth;
-      std::fill(to + filled, to + padded, uint8_t{0});
-      region.scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, [&](int64_t i, __m512i numbers) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm512_cvtepi32_epi8(numbers));
-      });
+      std::fill(high + filled, high + padded, uint8_t{0});
+      std::fill(low + filled, low + padded, uint8_t{0});
+      const auto put = [&](int64_t i, __m512i numbers) {
+        const Digits digits(numbers);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(high + i), _mm512_cvtepi32_epi8(digits.high));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(low + i), _mm512_cvtepi32_epi8(digits.low));
+      };
+      region.scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, static_cast<float>(p.limit), put);
     }
     return {region.rows + begin * padded, padded};
   }
-  void put(const Region& region, int64_t row, int64_t block, __m512i lanes) const {
-    finish_outputs(p, row, block, {_mm512_cvtepi32_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
+  void put(const Region& region, int64_t row, int64_t block, const __m512i* lanes) const {
+    finish_outputs(p, row, block, {_mm512_cvtepi32_ps(from_digits(lanes[0], lanes[1]))}, [&](Vector sums, int64_t first, int count) {
       return scale_sums(sums, region.scales[row], p.scales + first, p.bias == nullptr ? nullptr : p.bias + first, count);
     });
   }
@@ -178,7 +184,7 @@ void linear<bfloat16>(const Linear<bfloat16>& p) {
 
 void linear_int8(const LinearInt8& p) {
   const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 64)};
-  multiply_amx<Int8Product>(weights, Int8Rows{p}, p.rows, p.outputs, p.inputs, p.workspace);
+  multiply_amx<Int8Product>(weights, Int8Rows{p}, p.rows * kInt8Digits, p.outputs, p.inputs, p.workspace);
 }
 
 void linear_w8a16(const LinearW8A16& p) {

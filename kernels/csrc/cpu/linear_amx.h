@@ -178,16 +178,19 @@ inline void load_sums(const Sums& sums, int tiles) {
   if (tiles > 3) _tile_loadd(3, sums.tiles[3], 64);
 }
 
-// Gives each row of a tile of sums to `put(row, sums of 16 outputs)`.
-template <class Put>
+// Gives each row of a tile of sums, kDigits at a time, to `put(row, sums of 16 outputs of each)`.
+template <int kDigits, class Put>
 void each_row(const uint32_t* tile, int64_t rows, int64_t line, const Put& put) {
-  if (line == 4) return put(int64_t{0}, _mm512_load_si512(tile));
   __m512i lanes[16];
+  if (line == 4) {
+    lanes[0] = _mm512_load_si512(tile);
+    return put(int64_t{0}, lanes);
+  }
   for (int i = 0; i < 16; ++i) lanes[i] = _mm512_load_si512(tile + i * 16);
   transpose(lanes);
 #pragma GCC unroll 16
-  for (int64_t row = 0; row < 16; ++row) {
-    if (row < rows) put(row, lanes[row]);
+  for (int64_t row = 0; row < 16; row += kDigits) {
+    if (row < rows) put(row, lanes + row);
   }
 }
 
@@ -240,8 +243,8 @@ struct TiledWeights {
 
 // The whole product.
 //
-// Rows are x: `take(region, begin, end)` gives their bytes and the distance between rows, and `put(region, row, block,
-// sums)` takes 16 outputs of one. Weights give tiles [first, last) along the inputs of `count` blocks,
+// Rows are x, or its digits, kDigits rows for each: `take(region, begin, end)` gives their bytes and the distance between
+// them, and `put(region, row, block, sums)` takes 16 outputs of one row of x, of each digit. Weights give tiles [first, last) along the inputs of `count` blocks,
 // `part(block, count, first, last, scratch)`, and a Stream of whole blocks; whether that is work, kUnpacked says.
 template <class Format, class Weights, class Rows>
 void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int64_t outputs, int64_t inputs, void* workspace) {
@@ -288,8 +291,9 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
     const int64_t units = ceil_div(blocks, 2);
     const int64_t first = 2 * (units * number / total), last = std::min(blocks, 2 * (units * (number + 1) / total));
     const auto finish = [&](const uint32_t* tile, int64_t block, int64_t group) {
-      each_row(tile, std::min(kBlock, rows - group * kBlock), line,
-               [&](int64_t row, __m512i lanes) { source.put(region, group * kBlock + row, block, lanes); });
+      each_row<Rows::kDigits>(tile, std::min(kBlock, rows - group * kBlock), line, [&](int64_t row, const __m512i* lanes) {
+        source.put(region, (group * kBlock + row) / Rows::kDigits, block, lanes);
+      });
     };
     const auto finish_all = [&](Sums& sums, int count, bool wide, int64_t block, int64_t group) {
       store_sums(sums, wide ? 2 * count : count, columns == 1 ? 4 : 64);

@@ -14,9 +14,9 @@ namespace {
 struct Int8 : Int16 {
   using Weight = int8_t;
   static constexpr int64_t kPart = 8, kScratch = 1;
-  static constexpr int kRegisters = 4, kOffset = 0;
+  static constexpr int kRegisters = 4, kDigits = 1, kOffset = 0;
 
-  static void store_numbers(int16_t* to, __m256i numbers) {
+  static void store_numbers(int16_t* to, int64_t, __m256i numbers) {
     const __m128i low = _mm256_castsi256_si128(numbers), high = _mm256_extracti128_si256(numbers, 1);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(low, high));
   }
@@ -52,13 +52,22 @@ void unpack_pairs(const int8_t* lines, int16_t* weight) {
 struct Int8 {
   using Weight = int8_t;
   static constexpr int64_t kPart = 8, kScratch = 1;
-  // x as uint8, 128 too large, which VPDPBUSD asks for; the sums are put right with those of the weights.
+  // Digits of x as uint8, 128 too large, which VPDPBUSD asks for; the sums are put right with those of the weights.
   using Number = uint8_t;
-  static constexpr int kWidth = 64, kRegisters = 1, kOffset = 128;
+  static constexpr int kWidth = 64, kRegisters = 1, kDigits = kInt8Digits, kMostRows = 4, kOffset = 128;
 
-  static void store_numbers(uint8_t* to, __m512i numbers) {
-    const __m512i shifted = _mm512_add_epi32(numbers, _mm512_set1_epi32(kOffset));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(shifted));
+  // The high digits to `to`, the low ones `stride` numbers further.
+  static void store_numbers(uint8_t* to, int64_t stride, __m512i numbers) {
+    const Digits digits(numbers);
+    const auto store = [](uint8_t* place, __m512i digit) {
+      const __m512i shifted = _mm512_add_epi32(digit, _mm512_set1_epi32(kOffset));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(place), _mm512_cvtepi32_epi8(shifted));
+    };
+    store(to, digits.high);
+    store(to + stride, digits.low);
+  }
+  static Vector from_digits(Vector high, Vector low) {
+    return {_mm512_castsi512_ps(roundhouse::from_digits(bits(high), bits(low)))};
   }
   static Vector weights(const int8_t* line, int) { return {_mm512_castsi512_ps(_mm512_loadu_si512(line))}; }
   static Vector numbers(const uint8_t* x) { return {_mm512_castsi512_ps(_mm512_loadu_si512(x))}; }
@@ -67,10 +76,11 @@ struct Int8 {
   }
   static __m512i bits(Vector x) { return _mm512_castps_si512(x.lanes); }
   static Vector plus(Vector a, Vector b) { return {_mm512_castsi512_ps(_mm512_add_epi32(bits(a), bits(b)))}; }
-  // `totals`: of the weights of `count` outputs, each of which the offset, 2^7, has added that often.
+  // `totals`: of the weights of `count` outputs, to each of which both digits' offsets have been added that often.
   static Vector to_floats(Vector sums, const int32_t* totals, int count) {
     const __m512i of_weights = _mm512_maskz_loadu_epi32(Vector::mask(count), totals);
-    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(bits(sums), _mm512_slli_epi32(of_weights, 7)))};
+    const __m512i added = _mm512_mullo_epi32(of_weights, _mm512_set1_epi32(128 * kOffset + kOffset));
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(bits(sums), added))};
   }
 };
 
@@ -81,22 +91,26 @@ struct Int8 {
 void linear_int8(const LinearInt8& p) {
   constexpr int kWidth = Vector::kWidth;
   const int64_t tiles = ceil_div(p.inputs, kTileBytes);
-  const Parts<Int8> parts{p.rows, p.inputs};
+  const Parts<Int8> parts{p.rows * Int8::kDigits, p.inputs};
   float* const scales = static_cast<float*>(p.workspace);
   Int8::Number* const x = reinterpret_cast<Int8::Number*>(scales + ceil_div(p.rows, kBlock) * kBlock);
   parallel_for(p.rows, p.rows * tiles * kTileBytes * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t last = (tiles - 1) / Int8::kPart * Int8::kPart, size = parts.stride(last);
-      Int8::Number* to = x + parts.place(row, last);
-      std::fill(to + (p.inputs - last * kTileBytes) / kWidth * kWidth, to + size, static_cast<Int8::Number>(Int8::kOffset));
-      int64_t first = 0, next = 0;  // of the part that `to` is, and of the one behind it
-      scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, [&](int64_t at, auto values) {
+      const int64_t last = (tiles - 1) / Int8::kPart * Int8::kPart;
+      int64_t first = 0, next = 0, stride = parts.stride(last);  // of the part that `to` is, `next` of the one behind it
+      Int8::Number* to = nullptr;
+      for (int64_t digit = 0; digit < Int8::kDigits; ++digit) {
+        to = x + parts.place(row * Int8::kDigits + digit, last);
+        std::fill(to + (p.inputs - last * kTileBytes) / kWidth * kWidth, to + stride, static_cast<Int8::Number>(Int8::kOffset));
+      }
+      scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, static_cast<float>(p.limit), [&](int64_t at, auto values) {
         if (at == next) {
-          to = x + parts.place(row, at / kTileBytes);
+          to = x + parts.place(row * Int8::kDigits, at / kTileBytes);
+          stride = parts.stride(at / kTileBytes);
           first = at;
           next = at + Int8::kPart * kTileBytes;
         }
-        Int8::store_numbers(to + at - first, values);
+        Int8::store_numbers(to + at - first, stride, values);
       });
     }
   });

@@ -7,7 +7,9 @@
 // - kRegisters: registers that a tile's line fills, as many as x has for its inputs;
 // - weights(line, i): the i-th of these; numbers(x): those of x that belong to them; add(sum, weights, numbers);
 // - plus(a, b): sums of sums, which are as many as a Vector has lanes, as fp32 or as the bits of int32; kPart: tiles of
-//   a block at a time; kScratch: numbers that unpacking these takes.
+//   a block at a time; kScratch: numbers that unpacking these takes;
+// - kDigits, if that is not 1: digits of a number of x, whose rows lie one behind the other, and from_digits(high, low),
+//   which makes one register of sums from those of two digits.
 #pragma once
 
 #include <algorithm>
@@ -33,6 +35,17 @@ constexpr int64_t kCachedBytes = 1024 * 1024;
 // Weights of so many bytes come from memory, where a core reads several streams faster than one.
 constexpr int64_t kFromMemory = 4 * 1024 * 1024;
 constexpr int64_t kStreams = 4;
+
+template <class Kind, class = void>
+constexpr int kDigits = 1;
+template <class Kind>
+constexpr int kDigits<Kind, std::void_t<decltype(Kind::kDigits)>> = Kind::kDigits;
+
+// Rows of x at a time: kRows, unless a kind says otherwise.
+template <class Kind, class = void>
+constexpr int kMostRows = kRows;
+template <class Kind>
+constexpr int kMostRows<Kind, std::void_t<decltype(Kind::kMostRows)>> = Kind::kMostRows;
 
 // Whether half of a line's registers are half of its inputs.
 template <class Kind>
@@ -162,15 +175,18 @@ struct Parts {
 };
 
 // One row times `count` blocks from `block` on, whose tiles take turns. Each is read in the order in which it lies, and nothing
-// is asked for: that is what a CPU foresees best. `sums` [block][16 outputs].
+// is asked for: that is what a CPU foresees best. `sums` [block][digit][16 outputs].
 template <class Kind, class TilesOf>
 void multiply_row(const Parts<Kind>& parts, const typename Kind::Number* x, int64_t block, int64_t count,
                   const TilesOf& tiles_of, Vector* sums) {
   typename Kind::Weight* const scratch = nullptr;
-  for (int64_t tile = 0; tile < parts.tiles; ++tile, x += Kind::kRegisters * Kind::kWidth) {
+  for (int64_t tile = 0; tile < parts.tiles; ++tile) {
+    const int64_t part = tile / Kind::kPart * Kind::kPart;
+    const typename Kind::Number* const from = x + parts.place(0, part) + (tile - part) * Kind::kRegisters * Kind::kWidth;
     for (int64_t i = 0; i < count; ++i) {
       const typename Kind::Weight* const weight = tiles_of(block + i, tile, 1, scratch);
-      multiply_block<Kind, 1, false>(weight, x, 0, parts.halves(tile, 1), nullptr, tile == 0, sums + i * kBlock);
+      Vector* const to = sums + i * kDigits<Kind> * kBlock;
+      multiply_block<Kind, kDigits<Kind>, false>(weight, from, parts.stride(part), parts.halves(tile, 1), nullptr, tile == 0, to);
     }
   }
 }
@@ -190,10 +206,15 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
     alignas(64) typename Kind::Weight scratch[Kind::kScratch];
     const auto finish_row = [&](int64_t row, int64_t block, const Vector* of_row) {
       const int64_t begin = block * kBlock, end = std::min(begin + kBlock, outputs);
-      for (int64_t n = begin; n < end; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - begin));
+      Vector whole[kBlock];
+      if constexpr (kDigits<Kind> == 2) {
+        for (int n = 0; n < kBlock; ++n) whole[n] = Kind::from_digits(of_row[n], of_row[kBlock + n]);
+        of_row = whole;
+      }
+      for (int64_t n = begin; n < end; n += Vector::kWidth) finish(row / kDigits<Kind>, n, add_lanes<Kind>(of_row + n - begin));
     };
     const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block) {
-      const int64_t groups = ceil_div(end - begin, kRows);
+      const int64_t groups = ceil_div(end - begin, kMostRows<Kind>);
       for (int64_t tile = 0; tile < parts.tiles; tile += Kind::kPart) {
         const int64_t count = parts.count(tile), stride = parts.stride(tile), halves = parts.halves(tile, count);
         const typename Kind::Weight* const weight = tiles_of(block, tile, count, scratch);
@@ -203,19 +224,19 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
           const char* const ahead = reinterpret_cast<const char*>(weight) + (group == 0 ? count * kBlock * kTileBytes : 0);
           const typename Kind::Number* const from = x + parts.place(row, tile);
           Vector* const to = sums + (row - begin) * kBlock;
-          with_constant<kRows>(next - row, [&](auto of_group) {
+          with_constant<kMostRows<Kind>>(next - row, [&](auto of_group) {
             multiply_block<Kind, decltype(of_group)::value, true>(weight, from, stride, halves, ahead, tile == 0, to);
           });
         }
       }
-      for (int64_t row = begin; row < end; ++row) finish_row(row, block, sums + (row - begin) * kBlock);
+      for (int64_t row = begin; row < end; row += kDigits<Kind>) finish_row(row, block, sums + (row - begin) * kBlock);
     };
     const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
-    if (Kind::kScratch == 1 && rows == 1 && blocks * parts.tiles * kBlock * kTileBytes >= kFromMemory) {
+    if (Kind::kScratch == 1 && rows == kDigits<Kind> && blocks * parts.tiles * kBlock * kTileBytes >= kFromMemory) {
       for (int64_t block = first; block < last; block += kStreams) {
         const int64_t count = std::min(kStreams, last - block);
         multiply_row(parts, x, block, count, tiles_of, sums);
-        for (int64_t i = 0; i < count; ++i) finish_row(0, block + i, sums + i * kBlock);
+        for (int64_t i = 0; i < count; ++i) finish_row(0, block + i, sums + i * kDigits<Kind> * kBlock);
       }
       return;
     }

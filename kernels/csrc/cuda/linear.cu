@@ -5,18 +5,18 @@
 namespace roundhouse::cuda {
 namespace {
 
-template <class Format, int kTiles, int kRows>
+template <class Format, int kTiles, int kColumns>
 void run(const QuantizedLinear& p, Stream stream) {
-  const int64_t outputs = kTiles * kTileOutputs;
-  const dim3 blocks(static_cast<unsigned>((p.outputs + outputs - 1) / outputs), static_cast<unsigned>((p.rows + kRows - 1) / kRows));
-  launch<QuantizedLinearBody<Format, kTiles, kRows>>(blocks, p, stream);
+  const int64_t outputs = kTiles * kTileOutputs, rows = kColumns / Format::kDigits;
+  const dim3 blocks(static_cast<unsigned>((p.outputs + outputs - 1) / outputs), static_cast<unsigned>((p.rows + rows - 1) / rows));
+  launch<QuantizedLinearBody<Format, kTiles, kColumns>>(blocks, p, stream);
 }
 
-template <class Format, int kTiles, int kRows>
+template <class Format, int kTiles, int kColumns>
 void run(const GroupedQuantizedLinear& p, Stream stream) {
-  const int64_t outputs = kTiles * kTileOutputs;
-  const dim3 blocks(most_tiles(p.linear.rows, p.experts, kRows), static_cast<unsigned>((p.linear.outputs + outputs - 1) / outputs));
-  launch<GroupedQuantizedLinearBody<Format, kTiles, kRows>>(blocks, p, stream);
+  const int64_t outputs = kTiles * kTileOutputs, rows = kColumns / Format::kDigits;
+  const dim3 blocks(most_tiles(p.linear.rows, p.experts, rows), static_cast<unsigned>((p.linear.outputs + outputs - 1) / outputs));
+  launch<GroupedQuantizedLinearBody<Format, kTiles, kColumns>>(blocks, p, stream);
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ void linear_int4(const QuantizedLinear& p, Stream stream) {
 
 void linear_int8(const QuantizedLinear& p, Stream stream) {
   if (p.rows == 0 || p.outputs == 0) return;
-  if (p.rows <= 8) return run<Int8, 2, 8>(p, stream);
-  if (p.rows <= 16) return run<Int8, 2, 16>(p, stream);
+  if (p.rows <= 4) return run<Int8, 2, 8>(p, stream);
+  if (p.rows <= 8) return run<Int8, 2, 16>(p, stream);
   run<Int8, 2, 64>(p, stream);
 }
 
@@ -50,7 +50,7 @@ void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream) {
 
 void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream) {
   if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
-  p.linear.rows <= 8 * p.experts ? run<Int8, 2, 8>(p, stream) : run<Int8, 2, 64>(p, stream);
+  p.linear.rows <= 4 * p.experts ? run<Int8, 2, 8>(p, stream) : run<Int8, 2, 64>(p, stream);
 }
 
 void grouped_linear_w8a16(const GroupedQuantizedLinear& p, Stream stream) {

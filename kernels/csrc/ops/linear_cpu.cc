@@ -11,8 +11,9 @@ namespace {
 
 using Bias = tvm::ffi::Optional<TensorView>;
 
-// What all kinds of weights ask for.
-void check(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace) {
+// What all kinds of weights ask for. The workspace is for `digits` rows per row of x.
+void check(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace,
+           int64_t digits = 1) {
   check_cpu(out, "out");
   check_cpu(x, "x");
   check_cpu(weight, "weight");
@@ -30,7 +31,7 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
   ROUNDHOUSE_CHECK(x.size(1) > 0) << "x has no inputs";
   ROUNDHOUSE_CHECK(is_dense(x, 1)) << "x must be contiguous but for its rows";
   ROUNDHOUSE_CHECK(reinterpret_cast<uintptr_t>(workspace.data_ptr()) % 64 == 0) << "workspace must lie at a multiple of 64";
-  const int64_t needed = linear_workspace(x.size(0), x.size(1), omp_get_max_threads());
+  const int64_t needed = linear_workspace(digits * x.size(0), x.size(1), omp_get_max_threads());
   ROUNDHOUSE_CHECK(workspace.numel() >= needed) << "workspace has " << workspace.numel() << " bytes instead of " << needed;
   if (!bias.has_value()) return;
   check_cpu(*bias, "bias");
@@ -91,8 +92,9 @@ void check_outputs(const TensorView& each, DLDataType type, const TensorView& ou
 }
 
 void linear_int8_op(TensorView out, TensorView x, TensorView weight, TensorView scales, TensorView totals, Bias bias,
-                    TensorView workspace) {
-  check(out, x, weight, bias, workspace);
+                    TensorView workspace, int64_t limit) {
+  check(out, x, weight, bias, workspace, kInt8Digits);
+  ROUNDHOUSE_CHECK(limit > 0 && limit <= kMaxInt8Limit) << "limit is " << limit;
   check_bfloat16(x);
   check_weight(weight, out, tiled(x, 1));
   check_outputs(scales, kFloat32, out, "scales");
@@ -100,7 +102,7 @@ void linear_int8_op(TensorView out, TensorView x, TensorView weight, TensorView 
   if (x.size(0) == 0) return;
   linear_int8({rounded<bfloat16>(out), exact<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight),
                data<float>(scales), data<int32_t>(totals), workspace.data_ptr(), x.size(0), out.size(1), x.size(1),
-               x.stride(0)});
+               x.stride(0), limit});
 }
 
 void linear_w8a16_op(TensorView out, TensorView x, TensorView weight, TensorView scales, Bias bias, TensorView workspace) {

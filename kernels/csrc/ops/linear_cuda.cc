@@ -84,24 +84,25 @@ QuantizedLinear read_w8a16(TensorView out, TensorView x, TensorView tiles, Tenso
   return p;
 }
 
-// The same for int8 weights; the rows of x are to become int8 first. `levels` [T, inputs rounded up to a multiple of 128]
-// int8 and `x_scales` [T] are scratch memory.
-QuantizedLinear read_int8(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView levels,
+// The same for int8 weights; the rows of x are to become digits in int8 first. `digits` [T, 2, inputs rounded up to a multiple
+// of 128] int8 and `x_scales` [T] are scratch memory.
+QuantizedLinear read_int8(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView digits,
                           TensorView x_scales, int64_t experts) {
   check_x(x);
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1), rows = x.size(0), padded = ceil_div(inputs, kGroup) * kGroup;
   check_tiles(tiles, outputs, inputs, 8, experts);
   check_whole(scales, kFloat32, experts * outputs, "scales");
-  check_whole(levels, kInt8, rows * padded, "levels");
+  check_whole(digits, kInt8, rows * 2 * padded, "digits");
   check_whole(x_scales, kFloat32, rows, "x_scales");
-  ROUNDHOUSE_CHECK(aligned(levels.data_ptr())) << "levels must be aligned to 16 bytes";
-  return {rounded(out), exact(out), levels.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), data<float>(x_scales),
+  ROUNDHOUSE_CHECK(aligned(digits.data_ptr())) << "digits must be aligned to 16 bytes";
+  return {rounded(out), exact(out), digits.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), data<float>(x_scales),
           rows, outputs, padded, padded};
 }
 
-void quantize(TensorView x, const QuantizedLinear& p, TensorView levels, TensorView x_scales) {
-  quantize_rows({data<int8_t>(levels), data<float>(x_scales), data<bfloat16>(x), p.rows, x.size(1), x.stride(0), p.inputs},
+void quantize(TensorView x, const QuantizedLinear& p, TensorView digits, TensorView x_scales, int64_t limit) {
+  ROUNDHOUSE_CHECK(limit > 0 && limit <= kMaxLimit) << "limit is " << limit;
+  quantize_rows({data<int8_t>(digits), data<float>(x_scales), data<bfloat16>(x), p.rows, x.size(1), x.stride(0), p.inputs, limit},
                 stream_of(x));
 }
 
@@ -118,10 +119,10 @@ void linear_w8a16_op(TensorView out, TensorView x, TensorView tiles, TensorView 
 }
 
 void linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias,
-                    TensorView levels, TensorView x_scales) {
-  QuantizedLinear p = read_int8(out, x, tiles, scales, levels, x_scales, 1);
+                    TensorView digits, TensorView x_scales, int64_t limit) {
+  QuantizedLinear p = read_int8(out, x, tiles, scales, digits, x_scales, 1);
   p.bias = bias_of(bias, p.outputs);
-  quantize(x, p, levels, x_scales);
+  quantize(x, p, digits, x_scales, limit);
   linear_int8(p, stream_of(x));
 }
 
@@ -145,11 +146,11 @@ void grouped_linear_w8a16_op(TensorView out, TensorView x, TensorView tiles, Ten
   grouped_linear_w8a16({p, data<int64_t>(ends), experts, tile_bytes(p.outputs, p.inputs, 8), scale_bytes}, stream_of(x));
 }
 
-void grouped_linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView ends, TensorView levels,
-                            TensorView x_scales) {
+void grouped_linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView ends, TensorView digits,
+                            TensorView x_scales, int64_t limit) {
   const int64_t experts = read_experts(ends);
-  const QuantizedLinear p = read_int8(out, x, tiles, scales, levels, x_scales, experts);
-  quantize(x, p, levels, x_scales);
+  const QuantizedLinear p = read_int8(out, x, tiles, scales, digits, x_scales, experts);
+  quantize(x, p, digits, x_scales, limit);
   const int64_t scale_bytes = p.outputs * static_cast<int64_t>(sizeof(float));
   grouped_linear_int8({p, data<int64_t>(ends), experts, tile_bytes(p.outputs, p.inputs, 8), scale_bytes}, stream_of(x));
 }

@@ -24,7 +24,7 @@ struct QuantizedLinear {
   // bf16. A weight is bf16(step * level + zero).
   // int8: the scales of the outputs in fp32.
   const void* scales;
-  const float* x_scales;  // of the rows of an int8 x
+  const float* x_scales;  // of the rows of an int8 x, whose digits are rows of their own
   int64_t rows, outputs, inputs, x_stride;
 };
 
@@ -47,16 +47,19 @@ void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream);
 void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream);
 void grouped_linear_w8a16(const GroupedQuantizedLinear& p, Stream stream);
 
-// Rows of x become int8 with a scale of their own, max |x| / 127: out = float(sum) * x_scale * scale + bias.
-// x_stride is a multiple of 16, and inputs beyond are zero up to a multiple of 128.
+// Rows of x become whole numbers with a scale of their own, max |x| / limit: out = float(sum) * x_scale * scale + bias. They
+// have two digits, 128 * high + low. x_stride, between digits, is a multiple of 16, and inputs beyond are zero up to a
+// multiple of 128.
 void linear_int8(const QuantizedLinear& p, Stream stream);
 
-// Rows [rows, inputs] of bf16, x_stride elements apart -> int8 [rows, out_stride] with zeros at the end, and scales [rows].
+// Rows [rows, inputs] of bf16, x_stride elements apart -> digits in int8 [rows, 2, out_stride] with zeros at the end, and scales
+// [rows]. No sum of products of numbers up to `limit` may leave the range of int32.
+constexpr int64_t kMaxLimit = 127 * 128 + 63;
 struct QuantizeRows {
   int8_t* out;
   float* scales;
   const bfloat16* x;
-  int64_t rows, inputs, x_stride, out_stride;
+  int64_t rows, inputs, x_stride, out_stride, limit;
 };
 
 void quantize_rows(const QuantizeRows& p, Stream stream);

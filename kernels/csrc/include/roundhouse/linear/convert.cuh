@@ -1,4 +1,4 @@
-// Between formats: rows of x to int8, weights back from int4.
+// Between formats: rows of x to digits in int8, weights back from int4.
 #pragma once
 
 #include "roundhouse/linear/formats.cuh"
@@ -23,12 +23,14 @@ struct QuantizeRowsBody {
     const float highest = ptx::low_bf16(most);
     // A row below counts as zeros: its factor would not be finite.
     const bool none = highest <= 1e-30f;
-    const float inverse = none ? 0.0f : 127.0f / highest;
+    const float limit = static_cast<float>(p.limit), inverse = none ? 0.0f : limit / highest;
     // The difference is zero, or NaN if the row is not finite.
-    if (threadIdx.x == 0) p.scales[row] = none ? 0.0f : highest * (1.0f / 127.0f) + (highest - highest);
+    if (threadIdx.x == 0) p.scales[row] = none ? 0.0f : highest * (1.0f / limit) + (highest - highest);
     for (int64_t i = threadIdx.x; i < p.out_stride; i += kThreads) {
-      const int level = i < p.inputs ? __float2int_rn(to_float(x[i]) * inverse) : 0;
-      p.out[row * p.out_stride + i] = static_cast<int8_t>(level);
+      const int number = i < p.inputs ? __float2int_rn(to_float(x[i]) * inverse) : 0, high = (number + 64) >> 7;
+      int8_t* const out = p.out + row * 2 * p.out_stride + i;
+      out[0] = static_cast<int8_t>(high);
+      out[p.out_stride] = static_cast<int8_t>(number - high * 128);
     }
   }
 };

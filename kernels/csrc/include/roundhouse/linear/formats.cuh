@@ -19,6 +19,7 @@ struct Int4 {
     uint32_t step_and_zero[2];  // of outputs g and g + 8
   };
   static constexpr bool kGroupScales = true, kRowScales = false;
+  static constexpr int kDigits = 1;  // of a number of x, each a row of its own
 
   // Of 16 inputs of 8 rows, by a lane: row g, its inputs.
   struct Columns {
@@ -57,6 +58,7 @@ struct Int8 {
 
   struct Scales {};
   static constexpr bool kGroupScales = false, kRowScales = true;
+  static constexpr int kDigits = 2;
 
   struct Columns {
     uint32_t words[4];
@@ -84,6 +86,7 @@ struct W8A16 {
 
   struct Scales {};
   static constexpr bool kGroupScales = false, kRowScales = false;
+  static constexpr int kDigits = 1;
 
   using Columns = Int4::Columns;
 

@@ -11,13 +11,14 @@
 
 namespace roundhouse::cuda {
 
-template <class Format, int kTiles, int kRows>
+template <class Format, int kTiles, int kColumns>
 struct QuantizedLinearBody {
   using Params = QuantizedLinear;
   using Sum = typename Format::Sum;
   using Columns = typename Format::Columns;
   using Scales = typename Format::Scales;
-  static constexpr int kWarps = 8, kThreads = kWarps * kWarp, kStages = 4, kEights = kRows / 8;
+  static constexpr int kWarps = 8, kThreads = kWarps * kWarp, kStages = 4, kEights = kColumns / 8;
+  static constexpr int kDigits = Format::kDigits, kRows = kColumns / kDigits;
   static constexpr int kChunks = kGroup / kChunk;
   static constexpr int kTileBytes = Format::kTileBytes * kWarp;
 
@@ -26,8 +27,8 @@ struct QuantizedLinearBody {
     alignas(16) unsigned char tiles[kChunks][kTiles][Format::kTileBytes / 16][kThreads][16];
     Scales scales[kTiles][kThreads];
   };
-  // [slice][row of x][output]
-  using Sums = Sum[kWarps][kRows][kTiles * kTileOutputs + 4];
+  // [slice][digit of a row of x][output]
+  using Sums = Sum[kWarps][kColumns][kTiles * kTileOutputs + 4];
   union Shared {
     Stage stages[kStages];
     Sums sums;
@@ -106,12 +107,12 @@ struct QuantizedLinearBody {
     const auto* x = static_cast<const typename Format::X*>(p.x);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      const int64_t row = first_row + n * 8 + lane / 4;
+      const int64_t row = first_row * kDigits + n * 8 + lane / 4;
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) {
         const int at = first + lane % 4 * 16 + load * kPerLoad;
         uint4 words = make_uint4(0, 0, 0, 0);
-        if (row < p.rows && at < p.inputs) words = *reinterpret_cast<const uint4*>(x + row * p.x_stride + at);
+        if (row < p.rows * kDigits && at < p.inputs) words = *reinterpret_cast<const uint4*>(x + row * p.x_stride + at);
         columns[n].words[4 * load] = words.x;
         columns[n].words[4 * load + 1] = words.y;
         columns[n].words[4 * load + 2] = words.z;
@@ -142,7 +143,11 @@ struct QuantizedLinearBody {
       if (row >= p.rows || output >= p.outputs) continue;
       Sum sum = 0;
 #pragma unroll
-      for (int slice = 0; slice < kWarps; ++slice) sum += shared[slice][i / kOutputs][i % kOutputs];
+      for (int digit = 0; digit < kDigits; ++digit) {
+        if (digit != 0) sum *= 128;
+#pragma unroll
+        for (int slice = 0; slice < kWarps; ++slice) sum += shared[slice][i / kOutputs * kDigits + digit][i % kOutputs];
+      }
       float value = static_cast<float>(sum);
       if constexpr (Format::kRowScales) value *= p.x_scales[row];
       if constexpr (!Format::kGroupScales) value *= static_cast<const float*>(p.scales)[output];
@@ -157,10 +162,10 @@ struct QuantizedLinearBody {
 };
 
 // The same for rows by expert. Blocks of the same outputs are neighbours.
-template <class Format, int kTiles, int kRows>
+template <class Format, int kTiles, int kColumns>
 struct GroupedQuantizedLinearBody {
   using Params = GroupedQuantizedLinear;
-  using Body = QuantizedLinearBody<Format, kTiles, kRows>;
+  using Body = QuantizedLinearBody<Format, kTiles, kColumns>;
   static constexpr int kThreads = Body::kThreads;
 
   struct Shared {
@@ -171,7 +176,7 @@ struct GroupedQuantizedLinearBody {
 
   static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* memory) {
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (warp_of_thread() == 0) find_tile<kRows>(p.ends, p.experts, shared.tile);
+    if (warp_of_thread() == 0) find_tile<Body::kRows>(p.ends, p.experts, shared.tile);
     __syncthreads();
     const ExpertTile tile = shared.tile;
     if (tile.first == tile.end) return;
