@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
-from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.engine.checkpoints import write_checkpoint
 
@@ -130,3 +132,52 @@ def awq(group: int) -> Quantize:
         return parts, _dequantized(found, found_zeros, found_scales, 4, group)
 
     return quantize
+
+
+def eight_bits(kind: str, strategy: str = "channel") -> Quantize:
+    """Weights in int8 or e4m3 with a scale per tensor, per output, or per block of 64 by 64, by compressed-tensors."""
+    block = [64, 64] if strategy == "block" else None
+    args = QuantizationArgs(num_bits=8, type=kind, strategy=strategy, block_structure=block)
+    compressor = BaseCompressor.get_value_from_registry(f"{kind}-quantized")
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        outputs, inputs = weight.shape
+        largest = weight.abs()
+        if strategy == "tensor":
+            largest = largest.amax().view(1)
+        elif strategy == "channel":
+            largest = largest.amax(1, keepdim=True)
+        else:
+            largest = largest.view(outputs // 64, 64, inputs // 64, 64).amax((1, 3))
+        scales = largest / (127 if kind == "int" else 448)
+        parts = compressor.compress({"weight": weight, "weight_scale": scales}, scheme)
+        return parts, compressor.decompress(parts, scheme)["weight"]
+
+    return quantize
+
+
+def packed(group: int, *, symmetric: bool) -> Quantize:
+    """compressed-tensors' four bits in groups."""
+    args = QuantizationArgs(num_bits=4, strategy="group", group_size=group, symmetric=symmetric)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    compressor = BaseCompressor.get_value_from_registry("pack-quantized")
+
+    def quantize(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        _, zeros, scales = levels(weight, 4, group, symmetric)
+        state = {"weight": weight, "weight_scale": scales.float(), "weight_zero_point": zeros}
+        parts = compressor.compress(state, scheme)
+        return parts, compressor.decompress(parts, scheme)["weight"]
+
+    return quantize
+
+
+def write_with_bitsandbytes(folder: Path, **options: Any) -> Folder:
+    """Have transformers quantise a checkpoint with bitsandbytes, and write it again dequantised."""
+    plain = write_checkpoint(folder / "plain", **SIZES)
+    config = BitsAndBytesConfig(**options)
+    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=config, dtype=torch.float32)
+    model.save_pretrained(folder / "stored")
+    model.dequantize(torch.float32).save_pretrained(folder / "dense")
+    set_config(folder / "dense", quantization_config=None)
+    return Folder(folder / "stored", folder / "dense")

@@ -8,15 +8,27 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.checkpoint.errors import CheckpointError
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels.formats.groups import GroupedWeight
 from kernels.formats.stacked import StackedWeight
+from tests.engine.adapters.collection import BLOCKS as COLLECTION_BLOCKS
+from tests.engine.adapters.collection import Collection, ask
+from tests.engine.adapters.zoo import peft_greedy, write_adapter
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, random_prompt
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
-from tests.engine.quantized_folders import Folder, awq, gptq, write_quantized
+from tests.engine.quantized_folders import (
+    Folder,
+    awq,
+    eight_bits,
+    gptq,
+    packed,
+    write_quantized,
+    write_with_bitsandbytes,
+)
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
@@ -67,6 +79,93 @@ def test_variants_of_gptq(tmp_path: Path, bits: int, group: int, symmetric: bool
 @pytest.mark.parametrize("group", [32, 128])
 def test_awq_answers_as_transformers_does(tmp_path: Path, architecture: str, group: int) -> None:
     check_packed(check(write_quantized(tmp_path, AWQ | {"group_size": group}, awq(group), architecture)))
+
+
+CT = {"quant_method": "compressed-tensors"}
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_compressed_tensors_in_four_bits(tmp_path: Path, symmetric: bool) -> None:
+    config = CT | {"format": "pack-quantized", "quantization_status": "compressed"}
+    check_packed(check(write_quantized(tmp_path, config, packed(32, symmetric=symmetric), "qwen2")))
+
+
+@pytest.mark.parametrize("strategy", ["channel", "tensor"])
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_compressed_tensors_in_eight_bits(tmp_path: Path, kind: str, strategy: str) -> None:
+    config = CT | {"format": f"{kind}-quantized"}
+    check_packed(check(write_quantized(tmp_path, config, eight_bits(kind, strategy))))
+
+
+def test_blocks_of_fp8(tmp_path: Path) -> None:
+    folder = write_quantized(
+        tmp_path, {"quant_method": "fp8", "weight_block_size": [64, 64]}, eight_bits("float", "block")
+    )
+    check_packed(check(folder))
+    # As the models of DeepSeek and Qwen name them, and read by transformers itself.
+    path = folder.stored / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name.replace("weight_scale", "weight_scale_inv"): x for name, x in tensors.items()}, path)
+    check(Folder(folder.stored, folder.stored))
+
+
+def test_scales_of_activations_and_kv_are_not_read(tmp_path: Path) -> None:
+    folder = write_quantized(tmp_path, {"quant_method": "fp8"}, eight_bits("float", "tensor"))
+    path = folder.stored / "model.safetensors"
+    tensors = load_file(path)
+    scales = {f"model.layers.0.self_attn.{name}_scale": torch.ones(()) for name in ("q_proj.input", "k", "v")}
+    save_file(tensors | scales, path)
+    check(folder)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"load_in_8bit": True},
+        {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+    ],
+    ids=["int8", "nf4", "fp4"],
+)
+def test_bitsandbytes_answers_as_transformers_does(tmp_path: Path, options: dict[str, Any]) -> None:
+    check_packed(check(write_with_bitsandbytes(tmp_path, **options)))
+
+
+def test_biases_of_zeros_that_a_model_does_not_have_are_left_out(tmp_path: Path) -> None:
+    folder = write_quantized(tmp_path, GPTQ, gptq(4, 32))
+    path = folder.stored / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.0.mlp.down_proj.bias"
+    save_file(tensors | {name: torch.zeros(128, dtype=torch.float16)}, path)
+    check(folder)
+    save_file(tensors | {name: torch.ones(128, dtype=torch.float16)}, path)
+    with pytest.raises(CheckpointError, match=r"unexpected tensor .*down_proj.bias"):
+        load(folder.stored)
+
+
+def test_tensors_that_are_no_weight_are_named(tmp_path: Path) -> None:
+    folder = write_quantized(tmp_path, GPTQ, gptq(4, 32))
+    path = folder.stored / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.1.self_attn.o_proj"
+    del tensors[f"{name}.scales"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=rf"{name}.weight' \(gptq\): scales is missing"):
+        load(folder.stored)
+    del tensors[f"{name}.qweight"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=rf"'{name}' is stored as g_idx \(i32\), qzeros \(i32\): no weight"):
+        load(folder.stored)
+
+
+@pytest.mark.parametrize("kind", ["rank 8", "dora embeddings"])
+def test_adapters_are_those_of_peft_over_the_dequantised_weights(tmp_path: Path, kind: str) -> None:
+    folder = write_quantized(tmp_path, GPTQ | {"desc_act": True}, gptq(4, 32, desc_act=True))
+    adapters = {kind: write_adapter(tmp_path / "adapter", folder.dense, kind)}
+    runner, prompts = Collection(folder.stored, adapters).runner(kind), [random_prompt(20, seed) for seed in (1, 2)]
+    both = [ask(kind, prompts[0], max_tokens=12), ask(None, prompts[1], max_tokens=12)]
+    expected = peft_greedy(folder.dense, adapters[kind], prompts[0], 12), oracle_greedy(folder.dense, prompts[1], 12)
+    assert tuple(tokens_of(runner, both, blocks=COLLECTION_BLOCKS)) == expected
 
 
 def test_experts_are_served_as_they_are_stored(tmp_path: Path) -> None:
