@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import msgspec
 
 from engine.checkpoint.errors import CheckpointError
 
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+"""Names of the files of a split model in GGUF: what is common to them, number and count."""
 _READ = 1 << 22
 """Bytes read at a time."""
 
@@ -79,13 +82,19 @@ def read_digest(path: Path) -> str:
 def checkpoint_digest(path: Path, *, read: bool = False) -> str:
     """Return the digest of a checkpoint: a file's, or a folder's as `LC_ALL=C; sha256sum * | sha256sum` computes it.
 
+    A split model, named by its first file, has that of all its files, as `sha256sum NAME-*-of-COUNT.gguf | sha256sum`.
+
     Args:
         read: read every byte, whatever is remembered.
     """
     of_file = read_digest if read else file_digest
-    if not path.is_dir():
+    part = PART.fullmatch(path.name)
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
+    elif part is not None and int(part[2]) == 1 < int(part[3]):
+        files = [path.with_name(f"{part[1]}-{number:05}-of-{part[3]}.gguf") for number in range(1, int(part[3]) + 1)]
+    else:
         return of_file(path)
-    files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
     listed = "".join(f"{of_file(each)}  {each.name}\n" for each in files)
     return hashlib.sha256(listed.encode()).hexdigest()
 

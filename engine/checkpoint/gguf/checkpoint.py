@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.digests import PART
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.config import architecture_of, stored_config
 from engine.checkpoint.gguf.metadata import GgufMetadata
@@ -25,7 +26,6 @@ from engine.checkpoint.gguf.types import Bytes
 from engine.checkpoint.gguf.vocabulary import Vocabulary
 from engine.checkpoint.source import ModelCheckpoint, StoredTensor
 
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _SAMPLE_BYTES = 4096
 _ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(?:weight|bias)")
 
@@ -171,7 +171,7 @@ def _other_parts(path: Path, metadata: GgufMetadata) -> list[Path]:
     count = metadata.integer("split.count", 1)
     if count <= 1:
         return []
-    part = _PART.fullmatch(path.name)
+    part = PART.fullmatch(path.name)
     if part is None or int(part[3]) != count:
         raise CheckpointError(
             f"it is one of {count} parts; all have to keep their names, ending in -00001-of-{count:05}"

@@ -43,8 +43,18 @@ class TextSplit:
 
 
 _DIGITS = TextSplit((r"\p{N}", _GPT2))
+DEFAULT = "default"
+"""What llama.cpp takes where a file names nothing."""
 _WITH_BOS = TextSplit((_LLAMA3,), ignore_merges=True, bos=True)
 SPLITS = {
+    DEFAULT: TextSplit(
+        (
+            r"[\p{P}$+<=>^~|]+",
+            r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+            r"\p{N}+",
+            r"[0-9][0-9][0-9]",
+        )
+    ),
     "gpt-2": TextSplit((_GPT2,)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _DIGITS),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _WITH_BOS),

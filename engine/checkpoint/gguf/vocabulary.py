@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +12,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.metadata import GgufMetadata
-from engine.checkpoint.gguf.splits import SPLITS, TextSplit
+from engine.checkpoint.gguf.splits import DEFAULT, SPLITS, TextSplit
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
@@ -155,10 +158,10 @@ class Vocabulary:
     def _split(self) -> TextSplit:
         key = _PREFIX + "pre"
         if key not in self._metadata:
-            raise CheckpointError(
-                f"{key} is missing: files of that age split text in a wrong way; fetch a newer conversion"
+            logger.warning(
+                "%s is missing: text may be split in a wrong way; fetch a newer conversion of this model", key
             )
-        name = self._metadata.text(key)
+        name = self._metadata.text(key, DEFAULT)
         if name not in SPLITS:
             raise CheckpointError(f"{key} {name!r} is not supported; these are: {', '.join(SPLITS)}")
         return SPLITS[name]

@@ -100,6 +100,20 @@ def test_a_folder_has_the_digest_that_the_shell_gives(tmp_path: Path) -> None:
     assert checkpoint_digest(folder) == said.split()[0]
 
 
+def test_a_split_model_has_the_digest_of_all_its_files(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"m-{number:05}-of-00003.gguf").write_bytes(bytes([number]))
+    first = tmp_path / "m-00001-of-00003.gguf"
+    command = "LC_ALL=C sh -c 'sha256sum m-*-of-00003.gguf | sha256sum'"
+    said = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert checkpoint_digest(first) == said.split()[0]
+    (tmp_path / "m-00003-of-00003.gguf").write_bytes(b"other")
+    assert checkpoint_digest(first) != said.split()[0]
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(OSError, match="m-00002-of-00003"):
+        checkpoint_digest(first)
+
+
 def test_another_digest_is_an_error_that_gives_both(file: Path) -> None:
     found = file_digest(file)
     check_digest(file, found)

@@ -95,6 +95,7 @@ def test_qwen_s_text_is_composed_first(tmp_path: Path) -> None:
         ("deepseek-llm", "Ab 12\n你好", ["Ab", " ", "12", "\n", "你好"]),
         ("deepseek-coder", "Ab 12\n你好", ["Ab", " ", "1", "2", "\n", "你好"]),
         ("qwen35", "नमस्ते 12", ["नमस्ते", " ", "1", "2"]),
+        ("default", "f(x) = 12345;  y", ["f", "(", "x", ")", " ", "=", " ", "123", "45", ";", " ", " y"]),
     ],
 )
 def test_text_is_split_as_the_models_own_tokenizers_do(tmp_path: Path, pre: str, text: str, pieces: list[str]) -> None:
@@ -103,11 +104,19 @@ def test_text_is_split_as_the_models_own_tokenizers_do(tmp_path: Path, pre: str,
     assert [text[start:end] for _, (start, end) in split] == pieces
 
 
+def test_a_file_that_does_not_say_how_is_split_by_default_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unnamed = vocabulary_of(tmp_path / "a.gguf", byte_level(), {"tokenizer.ggml.pre": None}).tokenizer()
+    assert "tokenizer.ggml.pre is missing: text may be split in a wrong way; fetch a newer conversion" in caplog.text
+    named = vocabulary_of(tmp_path / "b.gguf", byte_level(), pre="default").tokenizer()
+    assert unnamed.to_str() == named.to_str()
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"tokenizer.ggml.pre": "bloom"}, "tokenizer.ggml.pre 'bloom' is not supported; these are: gpt-2"),
-        ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre is missing: .* fetch a newer conversion"),
+        ({"tokenizer.ggml.pre": "bloom"}, "tokenizer.ggml.pre 'bloom' is not supported; these are: default, gpt-2"),
         ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model 'bert' is not supported"),
         ({"tokenizer.ggml.merges": ["a b c"]}, "'a b c' is not two tokens"),
         ({"tokenizer.ggml.merges": ["ab"]}, "'ab' is not two tokens"),
