@@ -54,11 +54,11 @@ cached_input = 75000
 output = 600000
 ```
 
-Without `[[tenants]]` and `[[pools]]` the embedded default applies: three demo models, and one tenant whose key is
-`roundhouse-demo`. With `[[tenants]]` only, the demo models stay; with `[[pools]]` only, there are no tenants until
-somebody [makes the first](tenants.md#the-first-tenant). Everybody knows the demo's key: where other machines can use
-it, because `server.host` is no loopback address, or `admin.listen` is none and the key may administer, the gateway does
-not start. `REDIS_URL` is read as `redis.url` if the file names none.
+Without `[[tenants]]` and `[[pools]]` the embedded default applies: [three models](models.md#what-make-serve-fetches) of
+the catalogue, and one tenant whose key is `roundhouse-demo`. With `[[tenants]]` only, these models stay; with
+`[[pools]]` only, there are no tenants until somebody [makes the first](tenants.md#the-first-tenant). Everybody knows
+the demo's key: where other machines can use it, because `server.host` is no loopback address, or `admin.listen` is none
+and the key may administer, the gateway does not start. `REDIS_URL` is read as `redis.url` if the file names none.
 """
 
 _METRICS = """# Metrics

@@ -11,6 +11,9 @@ from gateway.records.section import SettingsError
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
 
+_MOST_THREADS = 8
+"""Threads of an engine, so that three engines do not crowd a large machine."""
+
 
 def default_pools(models: ModelStoreSettings) -> list[PoolSettings]:
     """Return the pools of the tiers in `models.serve`; without any, those of the repository's own models.
@@ -44,7 +47,7 @@ def _of_catalogue(models: ModelStoreSettings, tier: str) -> PoolSettings:
         model=str(models.open().path(model)),
         sha256=model.sha256,
         # One request runs alone more often than not, and then takes what it can get.
-        threads=len(os.sched_getaffinity(0)),
+        threads=min(_MOST_THREADS, len(os.sched_getaffinity(0))),
         kv_tokens=model.kv_tokens,
         cost=model.cost,
     )
