@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model demo-models demo-evaluate docs diagrams constraints clean
+.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-models demo-evaluate docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -83,6 +83,12 @@ router-model: ## learn the router's model file again from questions with known o
 cache-model: ## learn the semantic cache's model file again from labelled question pairs (minutes)
 	@deploy/environment.sh dev
 	$(BIN)/python -m bench.semantic_model
+
+adapters: ## train the adapters of the small real model again, and grade them (an hour; resumable)
+	@deploy/environment.sh train
+	$(BIN)/roundhouse models pull smollm2-135m
+	$(BIN)/python -m deploy.adapters.train
+	$(BIN)/python -m deploy.adapters.evaluate
 
 demo-models: ## train the demo checkpoints and adapters again (hours; resumable)
 	@deploy/environment.sh train

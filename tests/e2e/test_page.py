@@ -33,7 +33,7 @@ def test_a_fresh_installation_answers_in_the_browser(browser: Browser, roundhous
     with visit(browser, roundhouse.url) as tab:
         tab.page.on("websocket", on_socket)
         tab.page.goto("/")
-        tab.page.get_by_role("button", name="What is Roundhouse?").click()
+        tab.page.get_by_role("button", name="What is the capital of France?").click()
         answered(tab.page)
         expect(answer(tab.page)).not_to_be_empty()
         cards = tab.page.locator("details.route")
@@ -86,12 +86,11 @@ def test_a_line_says_that_no_model_could_be_fetched(tab: Visit, server: Scripted
 
 
 def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:
-    """The empty page offers four questions; the answer streams in as markdown; the card shows the decision."""
-    server.pipeline.answers["What is Roundhouse?"] = Answer(text="It is a **gateway**.", tier="medium", complexity=0.27)
+    """The empty page offers questions; the answer streams in as markdown; the card shows the decision."""
+    server.pipeline.answers["Tell me a joke."] = Answer(text="What a **fine** pun.", tier="medium", complexity=0.27)
     examples = tab.page.get_by_role("list").get_by_role("button")
-    expect(examples).to_have_count(4)
-    examples.filter(has_text="What is Roundhouse?").click()
-    expect(answer(tab.page).locator("strong")).to_have_text("gateway")
+    examples.filter(has_text="Tell me a joke.").click()
+    expect(answer(tab.page).locator("strong")).to_have_text("fine")
     answered(tab.page)
     expect(examples.first).to_be_hidden()
     card = tab.page.locator("details.route")
@@ -104,6 +103,16 @@ def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, s
     expect(card).to_contain_text("Miss: a model wrote this")
     expect(card).to_contain_text("30 read (16 of them known already), 5 written")
     expect(tab.page.get_by_role("status")).to_have_text("Answer complete")
+
+
+def test_an_adapter_that_is_offered_has_an_example_question(tab: Visit, server: ScriptedServer) -> None:
+    """Of the adapters that come with Roundhouse, the scripted server offers one. Its example picks it."""
+    examples = tab.page.get_by_role("list").get_by_role("button")
+    expect(examples).to_have_count(5)
+    tab.page.get_by_role("button", name="pirate: Why is the sky blue?").click()
+    answered(tab.page)
+    expect(tab.page.get_by_label("Who answers")).to_have_value("pirate")
+    assert [turn.request.model for turn in server.pipeline.turns] == ["pirate"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
+import { exampleQuestions } from "./examples.js";
 import { keyDialog } from "./key-dialog.js";
 import { LogView } from "./log-view.js";
 import { picker } from "./picker.js";
@@ -86,9 +87,11 @@ byId("new-chat").addEventListener("click", () => {
   conversation.clear();
   composer.focus();
 });
-byId("examples").addEventListener("click", (event) => {
-  const button = event.target.closest("button");
-  if (button) ask(button.textContent);
+const offerExamples = exampleQuestions(byId("examples"), {
+  onpick(question, model) {
+    if (model) models.pick(model);
+    ask(question);
+  },
 });
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
@@ -144,7 +147,9 @@ async function start() {
 /** Offer the models and adapters that there are now. */
 async function listModels() {
   try {
-    models.models(await loadModels(key.get()));
+    const offered = await loadModels(key.get());
+    models.models(offered);
+    offerExamples(offered);
   } catch {
     // The tiers can be picked without the list; a refused key shows when connecting.
   }

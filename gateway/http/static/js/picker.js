@@ -12,7 +12,7 @@ const TIERS = [
 /**
  * @param {HTMLSelectElement} select
  * @param {{get: () => string, set: (value: string) => void}} memory
- * @returns {{models: (models: import("./api.js").Model[]) => void, value: () => string}}
+ * @returns {{models: (models: import("./api.js").Model[]) => void, pick: (name: string) => void, value: () => string}}
  */
 export function picker(select, memory) {
   const tiers = new Set(TIERS.map(([value]) => value));
@@ -34,7 +34,10 @@ export function picker(select, memory) {
   };
   select.addEventListener("change", () => memory.set(select.value));
   fill([]);
-  return { models: fill, value: () => select.value };
+  const pick = (name) => {
+    select.value = name;
+  };
+  return { models: fill, pick, value: () => select.value };
 }
 
 /** A group of options, unless it would be empty. */
