@@ -15,7 +15,7 @@ FILE = Path(__file__).with_suffix(".json")
 Json = dict[str, Any]
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExpectedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call of a function with the arguments that it must have; others may be there."""
 
     name: str
@@ -28,7 +28,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask: str
     tools: list[str] = []
     """Names of the functions that the model may call."""
-    calls: list[Call] = []
+    calls: list[ExpectedCall] = []
     """Calls of a right answer, in any order; none: the model must not call."""
     schema: str | None = None
     """Name of the schema that the answer must keep to."""
@@ -36,7 +36,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Properties of a right document; others may have any value."""
 
 
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OfferedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str
     parameters: Json
 
@@ -44,7 +44,7 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Tasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tasks, and the functions and schemas that they name."""
 
-    tools: dict[str, Tool]
+    tools: dict[str, OfferedTool]
     schemas: dict[str, Json]
     tasks: list[Task]
 
@@ -64,7 +64,7 @@ def read() -> Tasks:
     return msgspec.json.decode(FILE.read_bytes(), type=Tasks)
 
 
-def grade_calls(task: Task, tools: Mapping[str, Tool], calls: Sequence[tuple[str, str]]) -> Grade:
+def grade_calls(task: Task, tools: Mapping[str, OfferedTool], calls: Sequence[tuple[str, str]]) -> Grade:
     """Grade calls, each a function's name and its arguments as JSON."""
     read = [(name, _json(text)) for name, text in calls]
     parses = bool(calls) == bool(task.calls) and all(isinstance(found, dict) for _, found in read)
