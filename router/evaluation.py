@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
+LOWEST = 1e-12
+"""A price that decides nothing but which of equally good tiers is taken: the cheaper."""
 STEPS = 201
 """Prices at which a quality-cost curve is taken."""
 
@@ -46,13 +48,16 @@ def resamples(requests: int, number: int, seed: int = 0) -> Values:
 
 
 def choices(probabilities: Values, costs: Values, price: float) -> NDArray[np.intp]:
-    """Choose the tier of each request: the largest `probability - price * cost`, of equals the cheaper one."""
+    """Choose the tier of each request: the largest `probability - price * cost`, of equals the cheaper one, or the
+    dearer one where cost has no price."""
     utility = probabilities - price * costs
-    return np.asarray(np.argmax(utility, axis=1))
+    if price > 0:
+        return np.asarray(np.argmax(utility, axis=1))
+    return np.asarray(utility.shape[1] - 1 - np.argmax(utility[:, ::-1], axis=1))
 
 
 def prices(probabilities: Values, costs: Values, steps: int = STEPS) -> Values:
-    """Return prices, from dear to free, at which about equally many of these requests change their tier.
+    """Return prices, from dear to next to nothing, at which about equally many of these requests change their tier.
 
     A request's tier changes only at `(p_b - p_a) / (c_b - c_a)` of two tiers, so quantiles of these cover the curve.
     """
@@ -61,7 +66,7 @@ def prices(probabilities: Values, costs: Values, steps: int = STEPS) -> Values:
         [(probabilities[:, b] - probabilities[:, a]) / (costs[:, b] - costs[:, a]) for a, b in pairs]
     )
     inner = np.quantile(ratios, np.linspace(1, 0, steps))
-    return np.asarray(np.maximum(inner, 0.0))
+    return np.asarray(np.maximum(inner, LOWEST))
 
 
 def route_all(probabilities: Values, outcomes: Values, expected: Values, costs: Values) -> RoutingCurve:

@@ -7,6 +7,8 @@ small difference of two noisy estimates, and this keeps it from being noise.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -46,14 +48,32 @@ class Examples(Struct, frozen=True):
     vectors: Array
     """Feature vectors, as `router.success.vector` makes them."""
     embeddings: Array
+    """Of length 1; NaN in rows without one, such as those of texts too long for the embedder."""
     outcomes: Array
     """1 where a tier's answer was right; shape (requests, tiers)."""
+    tokens: Array | None = None
+    """Tokens of prompt and answer at each tier. With them the model carries a suite of its own for `router.refit`."""
+    digests: tuple[str, ...] = ()
+    """Digests of the requests, by which an evaluation knows what a model has seen."""
 
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @property
+    def embedded(self) -> NDArray[np.bool_]:
+        """Whether a row has an embedding."""
+        if self.embeddings.shape[1] == 0:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(np.isfinite(self.embeddings).all(axis=1), np.bool_)
+
     def take(self, rows: NDArray[np.intp]) -> Examples:
-        return Examples(self.vectors[rows], self.embeddings[rows], self.outcomes[rows])
+        return Examples(
+            self.vectors[rows],
+            self.embeddings[rows],
+            self.outcomes[rows],
+            None if self.tokens is None else self.tokens[rows],
+            tuple(self.digests[row] for row in rows) if self.digests else (),
+        )
 
 
 def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
@@ -61,7 +81,7 @@ def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
 
     Args:
         trained_on: name of the requests, for people.
-        embedding: name of the model that made their embeddings.
+        embedding: name of the model that made their embeddings; empty if there are none.
     """
     arrays = _models(examples)
     size, tiers = examples.outcomes.shape
@@ -69,13 +89,24 @@ def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
     near = np.zeros(size, np.float32)
     for rest, fold in KFold(FOLDS, shuffle=True, random_state=0).split(np.arange(size)):
         by_features[fold], by_all[fold], near[fold] = _raw(_models(examples.take(rest)), examples.take(fold))
-    arrays["feature_calibration"] = _lines(by_features, examples.outcomes)
-    arrays["embedding_calibration"] = _lines(by_all, examples.outcomes)
-    arrays["calibration"] = calibrated(by_all, arrays["embedding_calibration"]).astype(np.float16)
+    arrays["feature_calibration"] = arrays["embedding_calibration"] = _lines(by_features, examples.outcomes)
+    believed = calibrated(by_features, arrays["feature_calibration"])
+    arrays["topic_limit"] = np.ones(1, np.float32)
+    embedded = examples.embedded
+    if embedded.any():
+        arrays["embedding_calibration"] = _lines(by_all[embedded], examples.outcomes[embedded])
+        believed[embedded] = calibrated(by_all[embedded], arrays["embedding_calibration"])
+        arrays["topic_limit"] = np.array([1.0 - np.quantile(near[embedded], 1.0 - FAMILIAR)], np.float32)
+    arrays["calibration"] = believed.astype(np.float16)
     arrays["shape_limit"] = np.array([np.quantile(_shape(arrays, examples.vectors), FAMILIAR)], np.float32)
-    arrays["topic_limit"] = np.array([1.0 - np.quantile(near, 1.0 - FAMILIAR)], np.float32)
-    metadata = Metadata(format=FORMAT, trained_on=trained_on, requests=size, embedding=embedding)
-    compact = {name: value.astype(np.uint8 if name == "outcomes" else value.dtype) for name, value in arrays.items()}
+    if examples.tokens is not None:
+        arrays |= {"suite_outcomes": examples.outcomes.astype(np.float32), "suite_tokens": examples.tokens}
+    metadata = Metadata(
+        format=FORMAT, trained_on=trained_on, requests=size, embedding=embedding, digests=examples.digests
+    )
+    compact = {
+        name: value.astype(np.uint8 if name.endswith("outcomes") else value.dtype) for name, value in arrays.items()
+    }
     return write(compact, metadata)
 
 
@@ -88,18 +119,34 @@ def _models(examples: Examples) -> dict[str, Array]:
     arrays["lowest"], arrays["highest"] = np.quantile(seen, [RARE, 1 - RARE], axis=0)
     arrays["precision"] = LedoitWolf().fit(seen).precision_.astype(np.float32)
     arrays["feature_weights"], arrays["feature_bias"] = _linear(seen, examples.outcomes, FEATURE_STRENGTH)
-    count = min(COMPONENTS, len(examples) // 2, examples.embeddings.shape[1])
-    pca = PCA(count, svd_solver="covariance_eigh").fit(examples.embeddings)
-    # In half precision from here on, so that what is learnt fits what the file holds.
-    center, components = pca.mean_.astype(np.float16), pca.components_.astype(np.float16)
-    projected = (examples.embeddings - center.astype(np.float32)) @ components.T.astype(np.float32)
-    arrays |= {"center": center, "components": components, "projected_scale": projected.std(axis=0) + 1e-6}
-    both = np.hstack([seen, projected / arrays["projected_scale"]])
-    arrays["weights"], arrays["bias"] = _linear(both, examples.outcomes, EMBEDDING_STRENGTH)
+    embedded = examples.embedded
+    arrays["center"], arrays["components"] = _directions(examples.embeddings[embedded])
+    center, components = (np.asarray(arrays[name], np.float32) for name in ("center", "components"))
+    projected = (examples.embeddings[embedded] - center) @ components.T
+    scale = projected.std(axis=0) + 1e-6 if len(projected) else np.ones(projected.shape[1])
+    arrays["projected_scale"] = scale.astype(np.float32)
+    both = np.hstack([seen[embedded], projected / arrays["projected_scale"]])
+    if embedded.any():
+        arrays["weights"], arrays["bias"] = _linear(both, examples.outcomes[embedded], EMBEDDING_STRENGTH)
+    else:
+        arrays["weights"], arrays["bias"] = arrays["feature_weights"], arrays["feature_bias"]
     # Lengths do not count for neighbours: a byte for each direction is enough.
     arrays["points"] = np.round(127 * unit(projected.astype(np.float32))).astype(np.int8)
-    arrays["outcomes"] = examples.outcomes.astype(np.float32)
+    arrays["outcomes"] = examples.outcomes[embedded].astype(np.float32)
     return arrays
+
+
+def _directions(embeddings: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the middle of embeddings, and the directions in which they differ most, by rows.
+
+    In half precision, as the file holds them, so that what is learnt from them fits.
+    """
+    count = min(COMPONENTS, len(embeddings) // 2, embeddings.shape[1])
+    if count == 0:
+        width = embeddings.shape[1]
+        return np.zeros(width, np.float16), np.zeros((0, width), np.float16)
+    pca = PCA(count, svd_solver="covariance_eigh").fit(embeddings)
+    return pca.mean_.astype(np.float16), pca.components_.astype(np.float16)
 
 
 def _linear(inputs: Array, outcomes: Array, strength: float) -> tuple[Array, Array]:
@@ -127,11 +174,15 @@ def _raw(arrays: dict[str, Array], examples: Examples) -> tuple[Array, Array, Ar
     full = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
     seen = standard(examples.vectors, full)
     by_features = sigmoid(seen @ full["feature_weights"].T + full["feature_bias"])
-    projected = np.asarray((examples.embeddings - full["center"]) @ full["components"].T, np.float32)
-    both = np.hstack([seen, projected / full["projected_scale"]])
-    linear = sigmoid(both @ full["weights"].T + full["bias"])
-    similar, near = neighbours(unit(full["points"]), full["outcomes"], unit(projected))
-    return by_features, np.mean([by_features, linear, similar], axis=0), near
+    by_all, near = by_features.copy(), np.zeros(len(examples), np.float32)
+    rows = np.flatnonzero(examples.embedded)
+    if len(rows) and len(full["points"]):
+        projected = np.asarray((examples.embeddings[rows] - full["center"]) @ full["components"].T, np.float32)
+        both = np.hstack([seen[rows], projected / full["projected_scale"]])
+        linear = sigmoid(both @ full["weights"].T + full["bias"])
+        similar, near[rows] = neighbours(unit(full["points"]), full["outcomes"], unit(projected))
+        by_all[rows] = np.mean([by_features[rows], linear, similar], axis=0)
+    return by_features, by_all, near
 
 
 def _lines(probabilities: Array, outcomes: Array) -> Array:
@@ -139,6 +190,10 @@ def _lines(probabilities: Array, outcomes: Array) -> Array:
     odds = np.log(np.clip(probabilities, 1e-6, 1) / np.clip(1 - probabilities, 1e-6, 1))
     lines = []
     for tier in range(outcomes.shape[1]):
+        right = outcomes[:, tier].sum()
+        if right in (0, len(outcomes)):  # nothing to tell apart; half a question keeps the odds finite
+            lines.append([0.0, np.log((right + 0.5) / (len(outcomes) - right + 0.5))])
+            continue
         model = LogisticRegression(C=1e4).fit(odds[:, tier : tier + 1], outcomes[:, tier])
         lines.append([model.coef_[0, 0], model.intercept_[0]])
     return np.array(lines, np.float32)

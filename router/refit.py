@@ -4,9 +4,11 @@ Feedback is scarce, and only about the tier that answered. So a refit moves two 
 its sigmoid on the log-odds, with a prior that keeps them where they were. Each opinion counts by the inverse of the
 probability with which its tier was chosen (self-normalised inverse propensity scoring), up to `HEAVIEST`.
 
-The frozen suite, questions that no model has learnt from, decides whether the result may be used. It may not if its
-area between all-small and all-large is worse beyond chance (the 95 % interval of the paired difference is below zero)
-or by more than `AREA_TOLERANCE`, or its Brier score by more than `BRIER_TOLERANCE`.
+A frozen suite decides whether the result may be used: that of this release's model, of questions that no model has
+learnt from; or the one that a model of `roundhouse route evaluate` carries, of the questions that it was fitted on,
+each with the probabilities of estimates that had not seen it. The result may not be used if its area between all-small
+and all-large is worse beyond chance (the 95 % interval of the paired difference is below zero) or by more than
+`AREA_TOLERANCE`, or its Brier score by more than `BRIER_TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -41,14 +43,21 @@ class Opinion(Struct, frozen=True):
     good: bool
 
 
-class Suite(Struct, frozen=True):
-    """The frozen suite: questions that no model learns from, one per row."""
+class Suite(Struct, frozen=True, kw_only=True):
+    """A frozen suite, a question per row."""
 
-    vectors: Array
-    projected: Array
+    vectors: Array | None = None
+    """Features; None if the model itself holds what it believed of these questions before it had seen them."""
+    projected: Array | None = None
     outcomes: Values
     tokens: Values
     """Tokens of prompt and answer at each tier."""
+
+    def believed(self, model: SuccessModel) -> Values:
+        """Return the probabilities that a model gives these questions."""
+        if self.vectors is None:
+            return model.calibration
+        return model.estimate(self.vectors, self.projected)[0].astype(np.float64)
 
     @classmethod
     def read(cls, content: bytes, model: SuccessModel) -> Suite:
@@ -127,7 +136,7 @@ def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
     drawn = resamples(len(suite.outcomes), RESAMPLES)
     areas, errors = [], []
     for model in (new, old):
-        believed = model.estimate(suite.vectors, suite.projected)[0].astype(np.float64)
+        believed = suite.believed(model)
         curve = route_all(believed, suite.outcomes, costs, costs)
         areas.append((area(curve), area(curve, drawn)))
         errors.append((brier(believed, suite.outcomes), brier(believed, suite.outcomes, drawn)))
@@ -135,5 +144,13 @@ def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
 
 
 def read_suite(model: SuccessModel, path: Path = SUITE) -> Suite:
-    """Read the suite of this release."""
+    """Return the suite that a model carries, or that of this release.
+
+    Raises:
+        ValueError: it carries none, and is not of this release's kind.
+    """
+    carried = model.arrays.get("suite_tokens")
+    if carried is not None:
+        outcomes = model.arrays["suite_outcomes"]
+        return Suite(outcomes=outcomes.astype(np.float64), tokens=carried.astype(np.float64))
     return Suite.read(path.read_bytes(), model)

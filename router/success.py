@@ -72,7 +72,9 @@ class Metadata(Struct, frozen=True):
     trained_on: str
     requests: int
     embedding: str
-    """Name of the model that made the embeddings."""
+    """Name of the model that made the embeddings; empty if the model knows features only."""
+    digests: tuple[str, ...] = ()
+    """Digests of the requests, if it is known of which."""
     corrected_by: int = 0
     """Number of opinions by which the last refit has corrected it."""
 

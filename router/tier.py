@@ -19,6 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from router.evaluation import choices, prices
+from router.features import HEAD, TAIL
 from router.success import Prediction
 
 TIERS = ("small", "medium", "large")
@@ -86,6 +87,14 @@ class TierChoice(Struct, frozen=True, kw_only=True):
     """Probability that this tier was chosen for this request."""
 
 
+def source(prediction: Prediction | None, characters: int) -> ValueSource:
+    """Return the source of the values for a request. Args: characters: of its newest message."""
+    if prediction is not None and prediction.probabilities is not None:
+        return ValueSource.LEARNT
+    # The complexity score was made for messages as people write them in a chat, and read as a whole.
+    return ValueSource.COMPLEXITY if characters <= HEAD + TAIL else ValueSource.UNCERTAIN
+
+
 def choose(
     outlook: Outlook,
     terms: Terms,
@@ -95,7 +104,8 @@ def choose(
     floor: str | None = None,
     draw: float = 1.0,
 ) -> TierChoice:
-    """Choose a tier; of equally useful ones the cheaper. For the arguments see `TierChoice`.
+    """Choose a tier; of equally useful ones the cheaper, or the dearer where cost has no price: the knob's upper end is
+    all-large. For the arguments see `TierChoice`.
 
     Where no tier that is offered is as high as the floor, the highest is taken.
     """
@@ -106,7 +116,7 @@ def choose(
     ]
     there = [number for number, tier in enumerate(TIERS) if tier in offered]
     open_tiers = [tier for tier in there if floor is None or tier >= TIERS.index(floor)] or there[-1:]
-    best = max(open_tiers, key=lambda tier: (utilities[tier], -tier))
+    best = TIERS.index(_best([TIERS[tier] for tier in open_tiers], utilities, terms.price))
     drawn = terms.explore / len(open_tiers)
     explored = draw < terms.explore
     # The part of the draw below `explore` is uniform again.
@@ -141,8 +151,8 @@ def sentences(choice: TierChoice) -> tuple[str, ...]:
     """Say for people why a tier was chosen: what its worth asks for, then what has changed that."""
     outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
     worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
-    wanted, possible = _best(TIERS, worth), _best(choice.offered, worth)
-    soonest = _best(choice.offered, choice.utilities)
+    wanted, possible = _best(TIERS, worth, terms.price), _best(choice.offered, worth, terms.price)
+    soonest = _best(choice.offered, choice.utilities, terms.price)
     explored = choice.draw < terms.explore
     if explored:
         first = f"the {choice.tier} tier was drawn, to see how it does"
@@ -166,9 +176,10 @@ def sentences(choice: TierChoice) -> tuple[str, ...]:
     return tuple(grounds)
 
 
-def _best(tiers: Sequence[str], utilities: Sequence[float]) -> str:
-    """Of equally useful ones the cheaper."""
-    return max(tiers, key=lambda tier: (utilities[TIERS.index(tier)], -TIERS.index(tier)))
+def _best(tiers: Sequence[str], utilities: Sequence[float], price: float) -> str:
+    """Return the most useful tier, of equals the one that `choose` takes."""
+    order = -1 if price > 0 else 1
+    return max(tiers, key=lambda tier: (utilities[TIERS.index(tier)], order * TIERS.index(tier)))
 
 
 def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
@@ -192,7 +203,8 @@ def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, flo
     """Return the price at each position of the quality knob, 0 to 100.
 
     At position q the requests of the calibration set cost all-small plus q % of what all-large costs more: the knob is
-    linear in money. 0 is all-small, 100 all-large.
+    linear in money. 0 is all-small, 100 all-large. Below 100 cost has a price, so that a larger tier that gains nothing
+    is not taken: where that is so for many requests, positions near 100 spend less than they may.
 
     Args:
         calibration: probabilities by rows, see `SuccessModel.calibration`.

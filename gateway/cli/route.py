@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
+from gateway.cli.evaluate import evaluate
 from gateway.config.settings import SettingsError
 from router.refit import Opinion
 
@@ -22,6 +23,7 @@ def route() -> None:
     \b
     roundhouse route explain "Prove that there are infinitely many primes."
     roundhouse route replay --tenant acme
+    roundhouse route evaluate
     """
 
 
@@ -132,3 +134,6 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
         raise click.ClickException(f"the new model is worse on the frozen suite: {output} was not written")
     Path(output).write_bytes(content)
     click.echo(f"model {new.version} written to {output}; set router.model to use it")
+
+
+route.add_command(evaluate)

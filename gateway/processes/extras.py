@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-Extra = Literal["engine", "embedder"]
+Extra = Literal["engine", "embedder", "evaluate"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "engine": ("torch", "tvm_ffi"),
     "embedder": ("torch", "sentence_transformers"),
+    "evaluate": ("sklearn",),
 }
 
 

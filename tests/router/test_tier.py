@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.evaluation import choices
 from router.success import Basis, Prediction
 from router.tier import (
     NEVER,
@@ -122,11 +123,28 @@ def test_the_knob_is_linear_in_money() -> None:
         assert spent == pytest.approx(COSTS[0] + knob / 100 * (COSTS[2] - COSTS[0]), abs=0.02)
 
 
-@pytest.mark.parametrize("outlook", [learnt(0.1, 0.1, 0.1001), Outlook(ValueSource.COMPLEXITY, 0.01)])
+NOTHING_GAINED = [learnt(0.4, 0.4, 0.4), Outlook(ValueSource.COMPLEXITY, 0.0)]
+
+
+@pytest.mark.parametrize("outlook", [learnt(0.1, 0.1, 0.1001), Outlook(ValueSource.COMPLEXITY, 0.01), *NOTHING_GAINED])
 def test_the_ends_of_the_knob_are_all_small_and_all_large(outlook: Outlook) -> None:
     table = price_table(np.sort(np.random.default_rng(0).random((100, 3)), axis=1), COSTS)
     assert choose(outlook, Terms(table[0], table[50], COSTS)).tier == "small"
     assert choose(outlook, Terms(table[100], table[50], COSTS)).tier == "large"
+
+
+def test_below_its_upper_end_the_knob_buys_no_tier_that_gains_nothing() -> None:
+    """Where two tiers of three are believed to be equal, as they are after they were made monotone."""
+    calibration = np.sort(np.random.default_rng(0).random((400, 3)), axis=1)
+    calibration[::2, 2] = calibration[::2, 1]
+    table = price_table(calibration, COSTS)
+    assert [choose(outlook, Terms(table[99], table[50], COSTS)).tier for outlook in NOTHING_GAINED] == ["small"] * 2
+    chosen = [choose(learnt(*row), Terms(table[99], table[50], COSTS)).tier for row in calibration]
+    assert 0.45 < np.mean([tier == "large" for tier in chosen]) <= 0.5
+    spread = np.broadcast_to(np.array(COSTS), calibration.shape)
+    for quality in (0, 30, 99, 100):
+        taken = [choose(learnt(*row), Terms(table[quality], table[50], COSTS)).tier for row in calibration]
+        assert taken == [TIERS[tier] for tier in choices(calibration, spread, table[quality])]
 
 
 def test_costs_that_do_not_rise_with_the_tier_are_replaced() -> None:

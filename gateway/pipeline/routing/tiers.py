@@ -31,14 +31,14 @@ from gateway.turns import Turn
 from router.budget import Budget, charge
 from router.cascade import Escalation
 from router.complexity import Complexity
-from router.features import HEAD, TAIL, Features
+from router.features import Features
 from router.route import AUTO, RoutingPolicy
 from router.success import Prediction, SuccessModel, shipped
-from router.tier import TIERS, Outlook, Terms, TierChoice, ValueSource, choose, price_table, relative
+from router.tier import TIERS, Outlook, Terms, TierChoice, choose, price_table, relative, source
 
 MAX_CONVERSATIONS = 50_000
-_SAMPLE = 4
-"""One in this many requests of the calibration set is used to compute the knob's prices."""
+_SAMPLE = 1800
+"""So many requests of the calibration set, or half as many, are used to compute the knob's prices."""
 
 
 class Used(Struct, frozen=True):
@@ -173,7 +173,7 @@ class Tiers:
         """Choose a tier, see `router.tier.TierChoice`. Args: quality: the request's own value of the quality knob."""
         router = self._router
         outlook = Outlook(
-            _source(prediction, seen), complexity.score, prediction, router.medium_from, router.large_from
+            source(prediction, seen.characters), complexity.score, prediction, router.medium_from, router.large_from
         )
         terms = Terms(self._price(quality), self._prices[50], self._costs, router.queue_price, router.explore)
         draw = random.random() if router.explore else 1.0
@@ -249,13 +249,6 @@ def read_model(path: str | None) -> SuccessModel:
         raise SettingsError(f"router.model: {path}: {error}") from error
 
 
-def _source(prediction: Prediction | None, seen: Features) -> ValueSource:
-    if prediction is not None and prediction.probabilities is not None:
-        return ValueSource.LEARNT
-    # The complexity score was made for messages as people write them in a chat, and read as a whole.
-    return ValueSource.COMPLEXITY if seen.characters <= HEAD + TAIL else ValueSource.UNCERTAIN
-
-
 def _logged(
     answered: Answered, assessment: Assessment, choice: TierChoice, escalation: Escalation | None, model: str
 ) -> LoggedDecision:
@@ -279,7 +272,7 @@ def _logged(
 @lru_cache(maxsize=4)
 def _table(model: SuccessModel, costs: tuple[float, float, float]) -> tuple[float, ...]:
     """Return the prices of the quality knob's settings."""
-    return price_table(model.calibration[::_SAMPLE], costs)
+    return price_table(model.calibration[:: math.ceil(len(model.calibration) / _SAMPLE)], costs)
 
 
 def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:

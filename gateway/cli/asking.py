@@ -1,0 +1,266 @@
+"""Asks the pools of a running gateway the questions of `roundhouse route evaluate`, and keeps their answers in a file.
+
+Every answer is a line of the file as soon as it is there, so that a run which was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx2
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from router.questions import AnswerKey, PoolAnswer, Question, missing, read_answers
+from router.success import Array
+
+ATTEMPTS = 12
+"""Attempts in a row at one question."""
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts, at most."""
+_SILENCE = 600.0
+"""Seconds that one answer may take."""
+_TEXTS = 32
+"""Texts whose embeddings are asked for at once."""
+_NO_ROOM = "context_length_exceeded"
+_AGAIN = (429, 502, 503, 504)
+"""Statuses after which the same request may succeed."""
+
+
+class AskError(Exception):
+    """A pool cannot be asked; the message says why and what to do."""
+
+
+class Asking(Struct, frozen=True):
+    """What is asked, and how."""
+
+    url: str
+    key: str
+    pools: tuple[str, ...]
+    max_tokens: int
+    concurrency: int
+    """Questions that a pool answers at the same time; pools are asked one after the other."""
+
+    def client(self) -> httpx2.AsyncClient:
+        """
+        Raises:
+            AskError: the address is none.
+        """
+        try:
+            return httpx2.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self.key}"},
+                timeout=httpx2.Timeout(_SILENCE, connect=10),
+            )
+        except httpx2.InvalidURL as error:
+            raise AskError(f"--url {self.url}: {error}") from None
+
+
+def read_outcomes(path: Path, max_tokens: int) -> dict[AnswerKey, PoolAnswer]:
+    """Read an outcomes file; what was being written when a run was killed is cut off.
+
+    Raises:
+        ValueError: it is no outcomes file.
+        OSError: it cannot be read.
+    """
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    answers = read_answers(content[:whole], max_tokens)
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return answers
+
+
+async def ask_all(
+    client: httpx2.AsyncClient,
+    asking: Asking,
+    questions: Sequence[Question],
+    path: Path,
+    said: Callable[[str, int], None],
+) -> dict[AnswerKey, PoolAnswer]:
+    """Ask every pool what it has not answered yet; return all answers of the file.
+
+    Args:
+        said: told a pool and how many questions it has answered, after each.
+
+    Raises:
+        AskError: a question stays without an answer; those that came are kept.
+        OSError, ValueError: the file cannot be used.
+    """
+    answers = read_outcomes(path, asking.max_tokens)
+    with path.open("ab") as file:
+        for pool in asking.pools:
+            left = missing(questions, pool, answers)
+            done = len(questions) - len(left)
+            said(pool, done)
+            async for answer in _answers(client, asking, pool, left):
+                file.write(msgspec.json.encode(answer) + b"\n")
+                file.flush()
+                answers[answer.key] = answer
+                done += 1
+                said(pool, done)
+    return answers
+
+
+async def _answers(
+    client: httpx2.AsyncClient, asking: Asking, pool: str, questions: Sequence[Question]
+) -> AsyncIterator[PoolAnswer]:
+    """Yield the answers as they come."""
+    waiting = iter(questions)
+    running: set[asyncio.Task[PoolAnswer]] = set()
+    try:
+        while True:
+            while len(running) < asking.concurrency and (question := next(waiting, None)) is not None:
+                running.add(asyncio.create_task(_answer(client, pool, question, asking.max_tokens)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+
+
+async def _answer(client: httpx2.AsyncClient, pool: str, question: Question, max_tokens: int) -> PoolAnswer:
+    body = {
+        "model": pool,
+        "messages": [{"role": "user", "content": question.prompt}],
+        "temperature": 0,
+        "max_completion_tokens": max_tokens,
+        "roundhouse": {"cache": "no-store"},
+    }
+
+    def other(response: httpx2.Response) -> str | None:
+        tier = response.headers.get("x-roundhouse-tier")
+        stands_in = pool not in (tier, response.headers.get("x-roundhouse-model"))
+        return f"the {tier} tier stands in for it" if stands_in else None
+
+    try:
+        response, seconds = await _posted(client, "/v1/chat/completions", body, other)
+    except _Refused as refused:
+        if refused.code != _NO_ROOM:
+            raise AskError(f"{pool} cannot be asked: {refused}") from None
+        return PoolAnswer(question.id, question.digest, pool, pool, max_tokens, "", refused.code, 0, 0, 0.0)
+    except _Silent as silent:
+        raise AskError(
+            f"{pool} did not answer {question.id} in {ATTEMPTS} attempts ({silent}); answers that came are kept:"
+            " give the same command again"
+        ) from None
+    found = response.json()
+    choice, usage = found["choices"][0], found["usage"]
+    return PoolAnswer(
+        question=question.id,
+        digest=question.digest,
+        pool=pool,
+        model=found["model"],
+        max_tokens=max_tokens,
+        answer=choice["message"]["content"] or "",
+        finish=choice["finish_reason"],
+        input_tokens=usage["prompt_tokens"],
+        output_tokens=usage["completion_tokens"],
+        seconds=round(seconds, 3),
+    )
+
+
+async def embed(client: httpx2.AsyncClient, texts: Sequence[str]) -> tuple[str, Array]:
+    """Return the name of the gateway's embedding model and the texts' vectors of length 1.
+
+    A text that is too long for it has NaN. Without such a model the name is empty and vectors have no elements.
+
+    Raises:
+        AskError: the gateway does not answer.
+    """
+    try:
+        listed = await client.get("/v1/models")
+    except httpx2.HTTPError as error:
+        raise AskError(f"no server answers at {client.base_url} ({error}); start one with: roundhouse serve") from None
+    if listed.status_code != 200:
+        raise AskError(f"{client.base_url}: {_error(listed)[0]}")
+    name = next((each["id"] for each in listed.json()["data"] if each["type"] == "embedding"), None)
+    if name is None:
+        return "", np.zeros((len(texts), 0), np.float32)
+    rows: list[list[float] | None] = []
+    for start in range(0, len(texts), _TEXTS):
+        batch = texts[start : start + _TEXTS]
+        together = await _embedded(client, name, batch)
+        # One text that is too long has all of them refused.
+        rows += together or [(await _embedded(client, name, [text]) or [None])[0] for text in batch]
+    width = next((len(row) for row in rows if row is not None), 0)
+    return name, np.array([row if row is not None else [np.nan] * width for row in rows], np.float32)
+
+
+async def _embedded(client: httpx2.AsyncClient, name: str, texts: Sequence[str]) -> list[Any] | None:
+    """None: a text is too long."""
+    try:
+        response, _ = await _posted(client, "/v1/embeddings", {"model": name, "input": list(texts)}, lambda _: None)
+    except _Refused as refused:
+        if refused.code == _NO_ROOM:
+            return None
+        raise AskError(f"{name} cannot be asked: {refused}") from None
+    except _Silent as silent:
+        raise AskError(f"{name} did not answer in {ATTEMPTS} attempts: {silent}") from None
+    return [each["embedding"] for each in response.json()["data"]]
+
+
+class _Refused(Exception):
+    """The gateway refuses a request for good."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Silent(Exception):
+    """No attempt brought an answer; the message is that of the last one."""
+
+
+async def _posted(
+    client: httpx2.AsyncClient, path: str, body: Any, wrong: Callable[[httpx2.Response], str | None]
+) -> tuple[httpx2.Response, float]:
+    """Post until there is an answer that is not `wrong`; return it, and the seconds that it took."""
+    pause, said = 0.0, ""
+    for attempt in range(1, ATTEMPTS + 1):
+        await asyncio.sleep(pause)
+        pause = min(LONGEST_PAUSE, random.uniform(0.25, 0.5) * 2**attempt)
+        begun = monotonic()
+        try:
+            response = await client.post(path, json=body)
+        except httpx2.HTTPError as error:
+            said = f"{type(error).__name__} {error}".strip()
+            continue
+        if response.status_code == 200:
+            if (why := wrong(response)) is None:
+                return response, monotonic() - begun
+            said = why
+            continue
+        said, code = _error(response)
+        if response.status_code not in _AGAIN:
+            raise _Refused(said, code)
+        pause = max(pause, min(LONGEST_PAUSE, _seconds(response.headers.get("retry-after"))))
+    raise _Silent(said)
+
+
+def _error(response: httpx2.Response) -> tuple[str, str]:
+    """Return message and code of an error."""
+    try:
+        error = response.json()["error"]
+        return str(error["message"]), str(error["code"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {response.status_code}", ""
+
+
+def _seconds(header: str | None) -> float:
+    try:
+        return max(0.0, float(header or 0))
+    except ValueError:
+        return 0.0
