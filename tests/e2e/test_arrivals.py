@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import openai
 import pytest
 from playwright.sync_api import Browser, expect
 
+from gateway.processes.demo import TRAINED
 from tests.e2e.browser import needs_chromium, visit
 from tests.e2e.conftest import KEY, Installation
 from tests.e2e.page import connected
@@ -126,7 +128,9 @@ def test_without_a_network_the_models_of_this_repository_answer(
 
 
 def test_the_smallest_model_of_the_catalogue_is_served_as_it_is(smallest_model: Path) -> None:
-    """The real file, from this user's store."""
+    """The real file, from this user's store, with the adapters that were trained on it."""
+    table = tomllib.loads((TRAINED / "adapters.toml").read_text())
+    adapters = {name for name, adapter in table.items() if adapter["base"] == "smollm2-135m"}
     running = Installation(ROUNDHOUSE_MODELS_SERVE="small")
     try:
         assert "coming" not in running.wait_ready()
@@ -134,6 +138,7 @@ def test_the_smallest_model_of_the_catalogue_is_served_as_it_is(smallest_model: 
             answer = client.responses.create(
                 model="auto", input="What is the capital of France?", temperature=0, max_output_tokens=20
             )
+            assert adapters and adapters <= {model.id for model in client.models.list()}
         assert answer.model == "smollm2-135m"
         assert "Paris" in answer.output_text
     finally:
