@@ -73,8 +73,8 @@ bench-real: ## measure our engine beside llama.cpp and OpenVINO on real models, 
 	@deploy/environment.sh dev
 	for model in smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b; do $(BIN)/roundhouse models pull $$model || exit 1; done
 	nice $(BIN)/python -m bench.peers llama.cpp openvino
-	$(BIN)/python -m bench.real $(BENCH_ARGS)
 	$(BIN)/python -m bench.quality
+	$(BIN)/python -m bench.real $(BENCH_ARGS)
 
 router-model: ## learn the router's model file again from questions with known outcomes (minutes)
 	@deploy/environment.sh dev
