@@ -14,7 +14,7 @@ from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import revision_digest, stored_tensors, weight_files
 from engine.checkpoint.parts import join_parts
-from engine.checkpoint.quantization import read_quantization
+from engine.checkpoint.quantization import StoredQuantization, read_quantization
 from engine.checkpoint.source import ModelCheckpoint, StoredTensor
 from engine.checkpoint.stored_config import read_eos_token_ids
 
@@ -45,10 +45,13 @@ class FolderCheckpoint(ModelCheckpoint):
     def weight_bytes(self) -> int:
         return sum(file.stat().st_size for file in weight_files(self.path))
 
+    @property
+    def quantised(self) -> bool:
+        return self._quantization is not None
+
     def tensors(self) -> Iterator[StoredTensor]:
         tensors = chain.from_iterable(map(stored_tensors, weight_files(self.path)))
-        quantization = self._json("config.json", missing_ok=True).get("quantization_config")
-        return tensors if quantization is None else join_parts(tensors, read_quantization(quantization))
+        return tensors if self._quantization is None else join_parts(tensors, self._quantization)
 
     def tokenizer(self) -> Tokenizer:
         file = self.path / "tokenizer.json"
@@ -84,6 +87,11 @@ class FolderCheckpoint(ModelCheckpoint):
     @cached_property
     def generation(self) -> Mapping[str, Any]:
         return self._json("generation_config.json", missing_ok=True)
+
+    @cached_property
+    def _quantization(self) -> StoredQuantization | None:
+        raw = self._json("config.json", missing_ok=True).get("quantization_config")
+        return None if raw is None else read_quantization(raw)
 
     @cached_property
     def _tokenizer_config(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.cache.memory import KVCache
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.source import ModelCheckpoint
 from engine.model.layers import (
     Attention,
@@ -128,11 +129,14 @@ class Decoder:
 
         Args:
             quantize: what becomes of the weights of linear layers and experts; embedding and routers stay as they are.
-                Weights that are quantised in the checkpoint stay so.
 
         Raises:
-            CheckpointError: see `load_weights`.
+            CheckpointError: weights that are quantised are to be quantised; or see `load_weights`.
         """
+        if quantize is not None and checkpoint.quantised:
+            raise CheckpointError(
+                f"{checkpoint.path}: weights are quantised already; leave out quantize = {quantize!r}"
+            )
         config = checkpoint.config
         model = cls(config, device, dtype)
         groups = [layer.targets(f"model.layers.{index}") for index, layer in enumerate(model._layers)]
@@ -161,7 +165,6 @@ class Decoder:
             ignored=ignored,
             begin=begin,
             complete=complete,
-            quantize=quantize,
         )
         return model
 

@@ -18,7 +18,7 @@ import torch
 import kernels
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.source import StoredTensor
-from kernels import PackedWeight, Quantization, StoredRows, StoredWeight, Unpack
+from kernels import PackedWeight, StoredRows, StoredWeight, Unpack
 
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Names of tensors that old Llama checkpoints store although they follow from the config."""
@@ -94,7 +94,6 @@ def load_weights(
     ignored: Set[str] = frozenset(),
     begin: Callable[[int], Targets | None] = lambda group: None,
     complete: Callable[[int], None] = lambda group: None,
-    quantize: Quantization | None = None,
 ) -> None:
     """Copy every tensor of the checkpoint at `path` into its target, converting to the target's dtype and device.
 
@@ -104,7 +103,6 @@ def load_weights(
         begin: called with the number of a group before its first tensor is copied; may give it targets with memory,
             where those of `groups` have none.
         complete: called with the number of a group that has become whole.
-        quantize: what else is to become of the weights: those that are quantised are refused then.
 
     Raises:
         CheckpointError: a file or tensor is missing, or a tensor is unexpected, misshaped or of a type that cannot be
@@ -128,7 +126,7 @@ def load_weights(
         target = groups[number].pop(name, None)
         if target is None:
             raise CheckpointError(f"{path}: tensor {name!r} is in two files; is there an old shard among them?")
-        _fill(path, target, stored, quantize)
+        _fill(path, target, stored)
         del target
         if not groups[number]:
             complete(number)
@@ -138,7 +136,7 @@ def load_weights(
         raise CheckpointError(f"{path}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")
 
 
-def _fill(path: Path, target: Target, stored: StoredTensor, quantize: Quantization | None) -> None:
+def _fill(path: Path, target: Target, stored: StoredTensor) -> None:
     """Copy a tensor, or have a `WeightPart` unpack it."""
     device = target.device if isinstance(target, torch.Tensor) else target.dense.device
     weight = _read_parts(path, stored, device) if stored.parts else None
@@ -155,10 +153,6 @@ def _fill(path: Path, target: Target, stored: StoredTensor, quantize: Quantizati
         to = target if isinstance(target, torch.Tensor) else target.dense
         to.copy_(kernels.stored_numbers(stored.type, _bytes(stored)).view(to.shape))
         return
-    if quantize is not None:
-        raise CheckpointError(
-            f"{path}: tensor {stored.name!r} is quantised already, to {stored.type}; leave out quantize = {quantize!r}"
-        )
     if isinstance(target, WeightPart):
         target.unpack = StoredRows(stored.type, _bytes(stored), device) if weight is None else weight
     elif weight is None:

@@ -15,8 +15,7 @@ from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels.formats.groups import GroupedWeight
 from kernels.formats.stacked import StackedWeight
-from tests.engine.adapters.collection import BLOCKS as COLLECTION_BLOCKS
-from tests.engine.adapters.collection import Collection, ask
+from tests.engine.adapters.collection import Collection, ask, bank_of
 from tests.engine.adapters.zoo import peft_greedy, write_adapter
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, random_prompt
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
@@ -34,8 +33,11 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
 
 
-def load(path: Path, dtype: str = "float32", **options: Any) -> ModelRunner:
-    return ModelRunner(path, blocks=BLOCKS, precision=Precision(dtype, **options))  # type: ignore[arg-type]
+EXACT = Precision("float32", kv_dtype="fp32")
+
+
+def load(path: Path, precision: Precision = EXACT) -> ModelRunner:
+    return ModelRunner(path, blocks=BLOCKS, precision=precision)
 
 
 def check(folder: Folder) -> ModelRunner:
@@ -162,17 +164,26 @@ def test_tensors_that_are_no_weight_are_named(tmp_path: Path) -> None:
 def test_adapters_are_those_of_peft_over_the_dequantised_weights(tmp_path: Path, kind: str) -> None:
     folder = write_quantized(tmp_path, GPTQ | {"desc_act": True}, gptq(4, 32, desc_act=True))
     adapters = {kind: write_adapter(tmp_path / "adapter", folder.dense, kind)}
-    runner, prompts = Collection(folder.stored, adapters).runner(kind), [random_prompt(20, seed) for seed in (1, 2)]
+    collection, prompts = Collection(folder.stored, adapters), [random_prompt(20, seed) for seed in (1, 2)]
+    runner = ModelRunner(folder.stored, blocks=2 * BLOCKS, precision=EXACT, adapters=collection)
+    bank = bank_of(runner)
+    bank.install(kind, range(BLOCKS, BLOCKS + bank.prepare(kind)))
     both = [ask(kind, prompts[0], max_tokens=12), ask(None, prompts[1], max_tokens=12)]
     expected = peft_greedy(folder.dense, adapters[kind], prompts[0], 12), oracle_greedy(folder.dense, prompts[1], 12)
-    assert tuple(tokens_of(runner, both, blocks=COLLECTION_BLOCKS)) == expected
+    assert tuple(tokens_of(runner, both)) == expected
 
 
 def test_experts_are_served_as_they_are_stored(tmp_path: Path) -> None:
     check(write_quantized(tmp_path, GPTQ, gptq(4, 32), "mixtral"))
 
 
+def test_activations_and_kv_are_those_of_quantised_checkpoints_unless_asked_for_otherwise(tmp_path: Path) -> None:
+    folder = write_quantized(tmp_path, AWQ, awq(64), dtype=torch.bfloat16)
+    precision = ModelRunner(folder.stored, blocks=BLOCKS).precision
+    assert (precision.dtype, precision.kv_dtype) == ("float32", "bf16")
+
+
 def test_what_is_quantised_is_not_quantised_again(tmp_path: Path) -> None:
     folder = write_quantized(tmp_path, GPTQ, gptq(4, 32))
-    with pytest.raises(CheckpointError, match="is quantised already, to gptq; leave out quantize = 'int8'"):
-        load(folder.stored, "bfloat16", quantize="int8")
+    with pytest.raises(CheckpointError, match="weights are quantised already; leave out quantize = 'int8'"):
+        load(folder.stored, Precision(quantize="int8"))
