@@ -7,9 +7,11 @@ ignored here; options that would change the computation in a way this engine doe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.families import ExpertNames, Family, family_of
@@ -135,6 +137,25 @@ class ModelConfig:
         )
         config._check_sizes()
         return config
+
+    def stretched(self, factor: float) -> ModelConfig:
+        """Return the same with a context that YaRN makes `factor` times as long (Peng et al., 2023).
+
+        It is what `rope_scaling` of type "yarn" in config.json says, with the checkpoint's context as the original one.
+
+        Raises:
+            CheckpointError: the context is stretched already, or layers differ in their rotary embeddings.
+        """
+        plain = self.rope
+        if plain.rope_type != "default":
+            raise CheckpointError(f"its context is stretched already, with rope_type {plain.rope_type!r}")
+        if not {*self.ropes} <= {plain, None}:
+            raise CheckpointError(f"layers of {self.architecture} have different rotary embeddings")
+        pretrained = self.max_position_embeddings
+        rope = msgspec.structs.replace(
+            plain, rope_type="yarn", factor=factor, original_max_position_embeddings=pretrained
+        )
+        return replace(self, rope=rope, ropes=tuple(each and rope for each in self.ropes))
 
     @property
     def context(self) -> int:

@@ -74,11 +74,13 @@ def revision_digest(directory: Path) -> str:
     return hasher.hexdigest()
 
 
-def quantized_revision(revision: str, quantize: str | None) -> str:
-    """Name a checkpoint whose weights have been quantised: its KV and answers are not those of the plain one."""
-    if quantize is None:
-        return revision
-    return hashlib.blake2b(f"{revision}\0{quantize}".encode(), digest_size=16, person=b"quantized").hexdigest()
+def served_revision(revision: str, quantize: str | None, yarn_factor: float | None) -> str:
+    """Name a checkpoint as it is served: KV and answers of what options have changed are not those of the plain one."""
+    for option, value in (("quantize", quantize), ("yarn_factor", yarn_factor)):
+        if value is not None:
+            text = f"{revision}\0{option}\0{value}".encode()
+            revision = hashlib.blake2b(text, digest_size=16, person=b"served").hexdigest()
+    return revision
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.cache.blocks import BLOCK_SIZE, blocks_of
 from engine.cache.host_tier import HostMemory
 from engine.cache.memory import KVCache, kv_type
-from engine.checkpoint.files import quantized_revision
+from engine.checkpoint.files import served_revision
 from engine.checkpoint.opening import open_checkpoint
 from engine.execution.batch import Batch, batch_of
 from engine.execution.graphs.decode import Capture, CudaCapture, DecodeGraphs
@@ -48,7 +48,7 @@ class ModelRunner:
         blocks: int,
         device: str = "cpu",
         precision: Precision | None = None,
-        name: str | None = None,
+        yarn_factor: float | None = None,
         adapters: AdapterSource | None = None,
         random_weights: bool = False,
     ) -> None:
@@ -57,16 +57,17 @@ class ModelRunner:
         Args:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
             precision: types of weights, activations, keys and values; those of the checkpoint unless given.
-            name: what clients call the model; the directory's name unless given.
+            yarn_factor: how often the checkpoint's context is to fit into that which is served.
             adapters: source of the adapters that requests may name; `bank` loads them.
             random_weights: made up on the device, for measurements: of the directory only config.json is read.
 
         Raises:
-            CheckpointError: the directory holds nothing that this engine can serve.
+            CheckpointError: the directory holds nothing that this engine can serve, or its context cannot be stretched.
             ValueError: weights in float32 are to be quantised.
         """
         checkpoint = open_checkpoint(directory)
-        self.config = config = checkpoint.config
+        config = checkpoint.config if yarn_factor is None else checkpoint.config.stretched(yarn_factor)
+        self.config = config
         self.blocks = blocks
         self.precision = precision = (precision or Precision()).of(checkpoint, torch.device(device))
         self._device, self._dtype = torch.device(device), precision.torch_dtype
@@ -85,8 +86,8 @@ class ModelRunner:
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = "random weights" if random_weights else checkpoint.revision
         self.info = ModelInfo(
-            name=name or directory.resolve().name.removesuffix(".gguf"),
-            revision=quantized_revision(revision, precision.quantize),
+            name=directory.resolve().name.removesuffix(".gguf"),
+            revision=served_revision(revision, precision.quantize, yarn_factor),
             context=context,
             vocabulary=config.vocabulary,
             eos_token_ids=config.eos_token_ids,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
@@ -40,7 +42,7 @@ class LoadedEngine:
         self._constraints = Constraints(compiler, runner.info.vocabulary, threads=options.cpu_threads)
         self.core = EngineCore(
             runner,
-            runner.info,
+            runner.info if options.name is None else msgspec.structs.replace(runner.info, name=options.name),
             self._config,
             EngineFeatures(
                 constraints=self._constraints,
@@ -84,7 +86,7 @@ class LoadedEngine:
                     quantize=None if options.quantize == "off" else options.quantize,
                     kv_dtype=options.kv_dtype,
                 ),
-                name=options.name,
+                yarn_factor=options.yarn_factor,
                 adapters=registry,
             )
         except CheckpointError as error:

@@ -84,6 +84,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             "embeddings stay as they are, and int4 leaves the head in int8. Applies to the draft model too."
         ),
     ] = "off"
+    yarn_factor: Annotated[
+        float | None,
+        Meta(
+            gt=1,
+            description="Stretch the model's context by this factor with YaRN, as far as its card says that it was "
+            "made for (Qwen2.5: 4). It costs a little quality in short texts. The draft model is not stretched.",
+        ),
+    ] = None
     threads: Annotated[Positive | None, Meta(description="CPU threads; default: all CPUs that it may run on.")] = None
     kv_tokens: Annotated[
         int,

@@ -67,7 +67,7 @@ class TextProcessor:
         self._template = template
         self._pieces = TokenBytes(tokenizer)
         self.context = context
-        """Most tokens of prompt and output together, as the checkpoint declares it (an engine may hold less)."""
+        """Most tokens of prompt and output together, as the checkpoint declares it; engines may differ."""
         self.eos_token_ids = tuple(eos_token_ids)
         self.special_token_ids = self._pieces.special
         self.defaults = defaults or SamplingDefaults()

@@ -50,6 +50,14 @@ class PoolSettings(Section, frozen=True):
             "`bf16` if the checkpoint's weights are quantised."
         ),
     ] = "auto"
+    yarn_factor: Annotated[
+        float | None,
+        Meta(
+            gt=1,
+            description="Factor by which an engine that `serve` starts stretches the model's context, see "
+            "[engine.md](engine.md#longer-contexts).",
+        ),
+    ] = None
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens that the KV cache of its engine holds.")] = 32_768
     kv_host_bytes: Annotated[

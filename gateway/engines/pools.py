@@ -52,9 +52,9 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and output together: what the checkpoint allows, or less if the engine holds less."""
+        """Most tokens of prompt and output together: what the engine says, until then what the checkpoint declares."""
         info = self.client.info
-        return min(self.pool.text.context, info.context) if info else self.pool.text.context
+        return info.context if info else self.pool.text.context
 
     @property
     def load(self) -> int:

@@ -32,6 +32,7 @@ def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]
         "dtype",
         "quantize",
         "kv_dtype",
+        "yarn_factor",
         "threads",
         "kv_tokens",
         "kv_host_bytes",

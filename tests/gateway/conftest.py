@@ -77,10 +77,11 @@ class EngineThread:
 
     def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, **config: Any) -> None:
         self._tls = tls
-        runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
+        runner = ModelRunner(model, blocks=KV_BLOCKS)
+        info = msgspec.structs.replace(runner.info, name="tiny")
         self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
         scheduling = SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config})
-        self.core = EngineCore(runner, runner.info, scheduling, EngineFeatures(constraints=self.constraints))
+        self.core = EngineCore(runner, info, scheduling, EngineFeatures(constraints=self.constraints))
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()

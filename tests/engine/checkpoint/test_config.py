@@ -15,7 +15,7 @@ from transformers import AutoConfig, Gemma3TextConfig
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.stored_config import StoredConfig
-from tests.engine.checkpoints import ARCHITECTURES, EOS, ROPE_SCALINGS
+from tests.engine.checkpoints import ARCHITECTURES, CONTEXT, EOS, ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint
 
 LLAMA: dict[str, Any] = {
@@ -222,6 +222,28 @@ def test_generation_config_names_the_end_of_sequence_first(
 )
 def test_context_grows_with_the_scaling(tmp_path: Path, rope: dict[str, Any] | None, context: int) -> None:
     assert read(tmp_path, rope_parameters=rope).context == context
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "smollm3", "granite"])
+def test_a_stretched_config_is_that_of_a_checkpoint_with_yarn(checkpoint: Checkpoint, architecture: str) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT}
+    plain = ModelConfig.from_directory(checkpoint(architecture))
+    expected = ModelConfig.from_directory(
+        checkpoint(architecture, rope_parameters=yarn | {"rope_theta": plain.rope.rope_theta})
+    )
+    assert plain.stretched(4.0) == expected
+    assert plain.stretched(4.0).context == 4 * CONTEXT
+
+
+def test_what_is_stretched_or_differs_between_layers_cannot_be_stretched(
+    tmp_path: Path, checkpoint: Checkpoint
+) -> None:
+    with pytest.raises(CheckpointError, match="stretched already, with rope_type 'linear'"):
+        read(tmp_path, rope_parameters=ROPE_SCALINGS["linear"]).stretched(4.0)
+    thetas = {"full_attention": 1e6, "sliding_attention": 1e4}
+    plain = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    with pytest.raises(CheckpointError, match="layers of Gemma3ForCausalLM have different rotary embeddings"):
+        ModelConfig.from_directory(checkpoint("gemma3", rope_parameters=plain)).stretched(4.0)
 
 
 def test_only_scalings_that_depend_on_the_length_have_regimes(tmp_path: Path) -> None:

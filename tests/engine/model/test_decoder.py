@@ -13,6 +13,7 @@ from engine.execution.runner import ModelRunner
 from engine.wire import TokenIdLogprob
 from tests.engine.checkpoints import (
     ARCHITECTURES,
+    CONTEXT,
     ROPE_SCALINGS,
     VOCABULARY,
     exact_logits,
@@ -109,6 +110,24 @@ def test_logprobs_beyond_the_pretrained_length_equal_transformers(scaled: Path, 
         load_oracle.cache_clear()
         load_exact.cache_clear()
         check_logprobs(scaled, device, (length,), chunk)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "smollm3"])
+def test_a_stretched_context_equals_that_of_transformers(
+    checkpoint: Checkpoint, device: str, architecture: str
+) -> None:
+    """Before and beyond the length of pretraining."""
+    directory = checkpoint(architecture)
+    runner = ModelRunner(directory, blocks=BLOCKS, device=device, yarn_factor=4.0)
+    theta = runner.config.rope.rope_theta
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT, "rope_theta": theta}
+    oracle = checkpoint(architecture, rope_parameters=yarn)
+    for length in (40, CONTEXT + 100):
+        prompt = random_prompt(length)
+        ((sampled,),) = drive(runner, [request(prompt, max_tokens=1, logprobs=VOCABULARY)])
+        (last,) = sampled.logprobs or ()
+        assert torch.allclose(distribution(last), oracle_logits(oracle, prompt)[-1].log_softmax(-1), atol=2e-5)
+        assert tokens_of(runner, [request(prompt, max_tokens=12)]) == [oracle_greedy(oracle, prompt, 12)]
 
 
 @pytest.mark.parametrize("chunk", [None, 0], ids=["whole", "random chunks"])

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engine.checkpoint.files import quantized_revision, revision_digest
+from engine.checkpoint.files import revision_digest, served_revision
 from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, main
 from engine.wire import SamplingParams
 from tests.engine.checkpoint.gguf.miniature import write_gguf
-from tests.engine.checkpoints import oracle_greedy, random_prompt
+from tests.engine.checkpoints import CONTEXT, oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.faulty_engine import FATAL, POISON
 
@@ -86,9 +86,20 @@ async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpo
         async with EngineClient(address) as client:
             await client.wait_connected()
             assert client.info is not None
-            assert client.info.revision == quantized_revision(revision_digest(directory), "int4")
+            assert client.info.revision == served_revision(revision_digest(directory), "int4", None)
             async with client.generate(random_prompt(20), GREEDY) as generation:
                 assert len([token async for delta in generation for token in delta.token_ids]) == 8
+
+
+async def test_it_stretches_a_context_under_a_revision_of_its_own(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("qwen2")
+    async with engine_process("--model", str(directory), "--yarn-factor", "4") as process:
+        ready = await readiness(process)
+        assert ready["context"] == 4 * CONTEXT
+        async with EngineClient(str(ready["address"])) as client:
+            await client.wait_connected()
+            assert client.info is not None
+            assert client.info.revision == served_revision(revision_digest(directory), None, 4.0)
 
 
 async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: Checkpoint, tmp_path: Path) -> None:

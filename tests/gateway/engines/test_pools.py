@@ -68,7 +68,7 @@ async def test_candidates_show_what_the_router_must_know(model: Path, engine: En
     with behind["small-0"].carrying(20, 10):
         up, down = behind.candidates({"tiny-small": 5})
         assert (up.replica, up.connected, up.load, up.prompt_tokens) == ("small-0", True, 30, 5)
-    assert up.context == min(CONTEXT, engine.core.model.context)
+    assert up.context == engine.core.model.context
     assert (down.connected, down.context, down.load) == (False, CONTEXT, 0)
     assert behind["small-0"].load == 0
     for _ in range(3):

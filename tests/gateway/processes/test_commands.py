@@ -34,6 +34,12 @@ def test_an_engine_is_told_the_digest_of_its_checkpoint(tmp_path: Path) -> None:
     assert told["sha256"] == "a" * 64
 
 
+def test_an_engine_is_told_how_far_to_stretch_the_context(tmp_path: Path) -> None:
+    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), yarn_factor=4.0, kv_tokens=131_072)
+    told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
+    assert (told["yarn_factor"], told["kv_tokens"]) == (4.0, 131_072)
+
+
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     pool = PoolSettings(
         tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft")
