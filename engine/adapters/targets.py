@@ -15,6 +15,8 @@ from engine.checkpoint.families import ExpertNames
 
 PREFIX = "base_model.model."
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+_QKV: tuple[Module, ...] = ("qkv_proj", "q_proj", "k_proj", "v_proj")
+_GATE_UP: tuple[Module, ...] = ("gate_up_proj", "gate_proj", "up_proj")
 _Place = tuple[Module, int, str]
 """A module of one layer, and the parameter's name in the base model, by which ranks and alphas are looked up."""
 
@@ -83,21 +85,25 @@ def _linears(model: ModelConfig) -> Iterator[_Linear]:
     hidden, inner = model.hidden_size, model.intermediate_size
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     for layer in range(model.layers):
-        attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-        if model.fused:
-            yield _Linear("qkv_proj", layer, f"{attention}.qkv_proj", hidden, queries + 2 * keys, model.qkv_bias)
-            yield _Linear("gate_up_proj", layer, f"{mlp}.gate_up_proj", hidden, 2 * inner, model.mlp_bias)
-        else:
-            yield _Linear("q_proj", layer, f"{attention}.q_proj", hidden, queries, model.qkv_bias)
-            yield _Linear("k_proj", layer, f"{attention}.k_proj", hidden, keys, model.qkv_bias)
-            yield _Linear("v_proj", layer, f"{attention}.v_proj", hidden, keys, model.qkv_bias)
-        yield _Linear("o_proj", layer, f"{attention}.o_proj", queries, hidden, model.output_bias)
-        if not model.experts and not model.fused:
-            yield _Linear("gate_proj", layer, f"{mlp}.gate_proj", hidden, inner, model.mlp_bias)
-            yield _Linear("up_proj", layer, f"{mlp}.up_proj", hidden, inner, model.mlp_bias)
+        prefix, names = f"model.layers.{layer}", model.linear_names
+        for module, name, outputs in _parts(names.qkv, _QKV, (queries, keys, keys)):
+            yield _Linear(module, layer, f"{prefix}.{name}", hidden, outputs, model.qkv_bias)
+        yield _Linear("o_proj", layer, f"{prefix}.self_attn.o_proj", queries, hidden, model.output_bias)
         if not model.experts:
-            yield _Linear("down_proj", layer, f"{mlp}.down_proj", inner, hidden, model.mlp_bias)
+            for module, name, outputs in _parts(names.gate_up, _GATE_UP, (inner, inner)):
+                yield _Linear(module, layer, f"{prefix}.{name}", hidden, outputs, model.mlp_bias)
+            yield _Linear("down_proj", layer, f"{prefix}.{names.down}", inner, hidden, model.mlp_bias)
     yield _Linear("lm_head", None, HEAD, hidden, model.vocabulary, False)
+
+
+def _parts(
+    names: tuple[str, ...], modules: tuple[Module, ...], sizes: tuple[int, ...]
+) -> Iterator[tuple[Module, str, int]]:
+    """Module, name and outputs of each part; the first of `modules` is all of them in one tensor."""
+    if len(names) == 1:
+        yield modules[0], names[0], sum(sizes)
+    else:
+        yield from zip(modules[1:], names, sizes, strict=True)
 
 
 def _add_linear(expected: Expected, config: AdapterConfig, linear: _Linear) -> None:

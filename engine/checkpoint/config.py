@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.families import ExpertNames, Family, family_of
+from engine.checkpoint.families import ExpertNames, Family, LinearNames, Mixture, family_of
 from engine.checkpoint.quantization import read_quantization
 from engine.checkpoint.rope import RopeParameters, read_rope, read_ropes
 from engine.checkpoint.stored_config import Positive, StoredConfig, read_eos_token_ids, read_file
@@ -48,8 +48,7 @@ class ModelConfig:
     output_bias: bool
     mlp_bias: bool
     activation: Activation
-    fused: bool
-    """Whether query, key and value, and gate and up are one tensor each in the checkpoint."""
+    linear_names: LinearNames
     qk_norm: bool
     norm_names: tuple[str, ...]
     """A layer's norms before attention and before the MLP; if there are four, also those of what each of them gives."""
@@ -117,13 +116,13 @@ class ModelConfig:
             output_bias=raw.attention_bias if family.output_bias is None else family.output_bias,
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
             activation=_activation(raw, family),
-            fused=family.fused,
+            linear_names=family.linear_names,
             qk_norm=family.qk_norm,
             norm_names=family.norm_names,
             norm_offset=family.norm_offset,
             tied_embeddings=family.default_tied if raw.tie_word_embeddings is None else raw.tie_word_embeddings,
             windows=windows,
-            experts=0 if mixture is None else raw.num_experts or raw.num_local_experts or mixture.experts,
+            experts=0 if mixture is None else _experts(raw, mixture),
             experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
             expert_names=None if mixture is None else mixture.names,
             embedding_scale=factors.embedding / factors.residual,
@@ -138,14 +137,16 @@ class ModelConfig:
         config._check_sizes()
         return config
 
-    def stretched(self, factor: float) -> ModelConfig:
-        """Return the same with a context that YaRN makes `factor` times as long (Peng et al., 2023).
+    def stretched(self, factor: float | None) -> ModelConfig:
+        """Return the same with a context that YaRN makes `factor` times as long (Peng et al., 2023); None: as it is.
 
         It is what `rope_scaling` of type "yarn" in config.json says, with the checkpoint's context as the original one.
 
         Raises:
             CheckpointError: the context is stretched already, or layers differ in their rotary embeddings.
         """
+        if factor is None:
+            return self
         plain = self.rope
         if plain.rope_type != "default":
             raise CheckpointError(f"its context is stretched already, with rope_type {plain.rope_type!r}")
@@ -231,10 +232,18 @@ def _factors(raw: StoredConfig, family: Family, head_dim: int) -> _Factors:
             return _Factors(raw.embedding_multiplier, raw.residual_multiplier, score, 1.0 / raw.logits_scaling)
 
 
+def _experts(raw: StoredConfig, mixture: Mixture) -> int:
+    stored = raw.num_local_experts if raw.num_experts is None else raw.num_experts
+    return mixture.experts if stored is None else stored
+
+
 def _intermediate_size(raw: StoredConfig, family: Family) -> int:
     """Width of the feed-forward layers, which are the experts where there are any."""
     if family.mixture is None or family.mixture.width is None:
-        return raw.intermediate_size
+        width: int | None = getattr(raw, family.width_key)
+        if width is None:
+            raise CheckpointError(f"config.json: {family.width_key} is missing")
+        return width
     return raw.moe_intermediate_size or family.mixture.width
 
 

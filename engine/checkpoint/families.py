@@ -11,6 +11,15 @@ from engine.checkpoint.stored_config import StoredConfig
 
 
 @dataclass(frozen=True, slots=True)
+class LinearNames:
+    """Names of a layer's linear parts; one name for what is one tensor in the checkpoint."""
+
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertNames:
     """Names of a mixture's tensors: `LAYER.block.gate.weight` is the router, `LAYER.block.experts.0.gate.weight` …"""
 
@@ -38,8 +47,7 @@ class Family:
     qkv_bias: bool | None = None
     output_bias: bool | None = None
     mlp_bias: bool | None = False
-    fused: bool = False
-    """Whether query, key and value, and gate and up are one tensor each in the checkpoint."""
+    linear_names: LinearNames = LinearNames()
     qk_norm: bool = False
     default_kv_heads: int | None = None
     default_head_dim: int | None = None
@@ -55,9 +63,12 @@ class Family:
     norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     """See `ModelConfig.norm_names`."""
     norm_offset: float = 0.0
+    width_key: Literal["intermediate_size", "shared_intermediate_size"] = "intermediate_size"
     default_tied: bool = False
     windowed: Literal["never", "all layers", "upper layers", "layers without rotation", "all but every nth"] = "never"
     """Layers that have windows; `layer_types` decides if there are any but all or none of them."""
+    names_layer_types: bool = False
+    """Whether `layer_types` has to be there, as layers are of another kind without it."""
     default_window: int | None = None
     window_is_opt_in: bool = False
     """Whether windows hold only where `use_sliding_window` is set."""
@@ -70,6 +81,7 @@ class Family:
     mixture: Mixture | None = None
 
 
+ELSEWHERE = "any other model can stand behind an OpenAI-compatible server named as a pool"
 FAMILIES = {
     "LlamaForCausalLM": Family(mlp_bias=None),
     "MistralForCausalLM": Family(
@@ -137,12 +149,19 @@ FAMILIES = {
     "Phi3ForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,
-        fused=True,
+        linear_names=LinearNames(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",)),
         partly_rotated=True,
         rope_aliases={"su": "longrope", "yarn": "longrope"},
         windowed="all layers",
     ),
     "GraniteForCausalLM": Family(mlp_bias=None, factors="multipliers"),
+    "GraniteMoeHybridForCausalLM": Family(
+        linear_names=LinearNames(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
+        width_key="shared_intermediate_size",
+        factors="multipliers",
+        names_layer_types=True,
+        served={"num_local_experts": (0,), "position_embedding_type": ("rope",)},
+    ),
     "MixtralForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,
@@ -154,11 +173,21 @@ FAMILIES = {
 }
 
 
+_GPT_OSS = (
+    "its attention has sinks, its experts have biases and an activation of their own, and its answers are written in "
+    "channels, none of which this engine knows"
+)
+REFUSED = {"GptOssForCausalLM": _GPT_OSS, "gpt-oss": _GPT_OSS}
+"""Why architectures that many ask for are not served, by their names in config.json and in GGUF files."""
+
+
 def family_of(raw: StoredConfig) -> Family:
     names = raw.architectures
+    if len(names) == 1 and names[0] in REFUSED:
+        raise CheckpointError(f"config.json: {names[0]} is not supported: {REFUSED[names[0]]}; {ELSEWHERE}")
     if len(names) != 1 or names[0] not in FAMILIES:
         raise CheckpointError(
             f"config.json: architectures {names} are not supported; this engine serves {', '.join(FAMILIES)}; "
-            "any other model can stand behind an OpenAI-compatible server named as a pool"
+            f"{ELSEWHERE}"
         )
     return FAMILIES[names[0]]

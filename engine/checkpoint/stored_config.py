@@ -11,6 +11,7 @@ from engine.checkpoint.errors import CheckpointError
 
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(gt=0)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Factor = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -39,10 +40,11 @@ class StoredConfig(msgspec.Struct, frozen=True):
     sliding_window_pattern: Positive = 6
     no_rope_layers: list[int] | None = None
     no_rope_layer_interval: Positive = 4
-    num_local_experts: Positive | None = None
+    num_local_experts: NotNegative | None = None
     num_experts: Positive | None = None
     num_experts_per_tok: Positive | None = None
     moe_intermediate_size: Positive | None = None
+    shared_intermediate_size: Positive | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: int = 1
     mlp_only_layers: list[int] | None = None
@@ -52,6 +54,7 @@ class StoredConfig(msgspec.Struct, frozen=True):
     rope_local_base_freq: float | None = None
     original_max_position_embeddings: int | None = None
     partial_rotary_factor: float | None = None
+    position_embedding_type: str | None = None
     embedding_multiplier: Factor = 1.0
     residual_multiplier: Factor = 1.0
     attention_multiplier: Factor = 1.0

@@ -9,9 +9,13 @@ from engine.checkpoint.families import Family
 from engine.checkpoint.rope import rotated_layers
 from engine.checkpoint.stored_config import StoredConfig
 
+_OLDER_KINDS = {"attention": "full_attention"}
+
 
 def read_windows(raw: StoredConfig, family: Family) -> tuple[int | None, ...]:
     layers = raw.num_hidden_layers
+    if family.names_layer_types and raw.layer_types is None:
+        raise CheckpointError(f"config.json: layer_types is missing, which {raw.architectures[0]} needs")
     window = family.default_window if raw.sliding_window is msgspec.UNSET else raw.sliding_window
     assert not isinstance(window, msgspec.UnsetType)
     if family.window_is_opt_in and not raw.use_sliding_window:
@@ -46,16 +50,18 @@ def _windowed_layers(raw: StoredConfig, family: Family) -> list[bool]:
 def _check_layer_types(kinds: list[str], layers: int) -> list[str]:
     if len(kinds) != layers:
         raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
-    return kinds
+    named = [_OLDER_KINDS.get(kind, kind) for kind in kinds]
+    for kind in named:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise CheckpointError(
+                f"config.json: layer type {kind!r} is not supported; only 'full_attention' and 'sliding_attention' are"
+            )
+    return named
 
 
 def _layer_window(kind: str, window: int | None) -> int | None:
     if kind == "full_attention":
         return None
-    if kind != "sliding_attention":
-        raise CheckpointError(
-            f"config.json: layer type {kind!r} is not supported; only 'full_attention' and 'sliding_attention' are"
-        )
     if window is None:
         raise CheckpointError("config.json: layer_types has 'sliding_attention' but use_sliding_window is not set")
     return window

@@ -66,8 +66,7 @@ class ModelRunner:
             ValueError: weights in float32 are to be quantised.
         """
         checkpoint = open_checkpoint(directory)
-        config = checkpoint.config if yarn_factor is None else checkpoint.config.stretched(yarn_factor)
-        self.config = config
+        self.config = config = checkpoint.config.stretched(yarn_factor)
         self.blocks = blocks
         self.precision = precision = (precision or Precision()).of(checkpoint, torch.device(device))
         self._device, self._dtype = torch.device(device), precision.torch_dtype

@@ -48,7 +48,7 @@ class DecoderLayer:
     def targets(self, prefix: str) -> Targets:
         return {
             **{f"{prefix}.{name}.weight": norm for name, norm in zip(self._norm_names, self._norms, strict=True)},
-            **self._attention.targets(f"{prefix}.self_attn"),
+            **self._attention.targets(prefix),
             **self._feed_forward.targets(prefix),
         }
 

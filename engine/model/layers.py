@@ -138,7 +138,9 @@ class Attention:
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
-        self._names = ("qkv_proj",) if config.fused else ("q_proj", "k_proj", "v_proj")
+        self._names = config.linear_names.qkv
+        fused = len(self._names) == 1
+        self._modules: tuple[Module, ...] = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
         self._shares = (config.heads, config.kv_heads, config.kv_heads)
         self.window = config.windows[layer]
         self._eps = config.norm_eps
@@ -147,7 +149,7 @@ class Attention:
         self._qkv = Linear(
             f"{layer}.qkv",
             config.hidden_size,
-            (queries + 2 * keys,) if config.fused else (queries, keys, keys),
+            (queries + 2 * keys,) if fused else (queries, keys, keys),
             bias=config.qkv_bias,
             device=device,
             dtype=dtype,
@@ -160,10 +162,10 @@ class Attention:
 
     def targets(self, prefix: str) -> Targets:
         found = self._qkv.targets(*(f"{prefix}.{name}" for name in self._names))
-        found |= self._output.targets(f"{prefix}.o_proj")
+        found |= self._output.targets(f"{prefix}.self_attn.o_proj")
         if self._qk_norm is not None:
             query, key = self._qk_norm
-            found |= {f"{prefix}.q_norm.weight": query, f"{prefix}.k_norm.weight": key}
+            found |= {f"{prefix}.self_attn.q_norm.weight": query, f"{prefix}.self_attn.k_norm.weight": key}
         return found
 
     def pack(self, quantize: Quantization | None) -> None:
@@ -175,7 +177,7 @@ class Attention:
             self._qk_norm = self._qk_norm.add_(self._norm_offset).repeat_interleave(counts, dim=0)
 
     def base(self, module: Module) -> Base:
-        return self._output.base(0) if module == "o_proj" else self._qkv.base(self._names.index(module))
+        return self._output.base(0) if module == "o_proj" else self._qkv.base(self._modules.index(module))
 
     def store(self, x: torch.Tensor, cache: LayerCache, step: StepInputs) -> torch.Tensor:
         """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
@@ -211,23 +213,24 @@ class Mlp:
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self._names = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
-        sizes = (2 * inner,) if config.fused else (inner, inner)
+        self._names = config.linear_names
+        fused = len(self._names.gate_up) == 1
+        self._modules: tuple[Module, ...] = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
+        sizes = (2 * inner,) if fused else (inner, inner)
         self._gate_up = Linear(f"{layer}.gate_up", width, sizes, bias=bias, device=device, dtype=dtype)
         self._down = Linear(f"{layer}.down", inner, (width,), bias=bias, device=device, dtype=dtype)
         self._activate = _ACTIVATIONS[config.activation]
 
     def targets(self, prefix: str) -> Targets:
-        prefix += ".mlp"
-        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in self._names))
-        return gate_up | self._down.targets(f"{prefix}.down_proj")
+        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in self._names.gate_up))
+        return gate_up | self._down.targets(f"{prefix}.{self._names.down}")
 
     def pack(self, quantize: Quantization | None) -> None:
         self._gate_up.pack(quantize)
         self._down.pack(quantize)
 
     def base(self, module: Module) -> Base:
-        return self._down.base(0) if module == "down_proj" else self._gate_up.base(self._names.index(module))
+        return self._down.base(0) if module == "down_proj" else self._gate_up.base(self._modules.index(module))
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         # A token's numbers do not depend on which others are with it.

@@ -78,6 +78,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
     },
+    "granite4": {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["full_attention"] * 3,
+        "position_embedding_type": "rope",
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.11,
+        "logits_scaling": 3.0,
+        "tie_word_embeddings": True,
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3-moe": {
         "model_type": "qwen3_moe",

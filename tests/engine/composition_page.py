@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from tests.engine.checkpoints import ARCHITECTURES
@@ -31,7 +32,7 @@ of these tests.
 ## More at once
 
 All of them together are tested on every architecture:
-{architectures}.
+{architectures}
 
 On Llama also these {count} combinations, drawn at random:
 
@@ -59,7 +60,7 @@ def page() -> str:
     return _PAGE.format(
         features="\n".join(f"- **{name}**: {meaning}" for name, meaning in FEATURES.items()),
         pairs=table(FEATURES, {frozenset(pair) for pair in PAIRS}),
-        architectures=", ".join(ARCHITECTURES),
+        architectures=textwrap.fill(", ".join(ARCHITECTURES) + ".", 120, break_on_hyphens=False),
         count=len(LARGER),
         larger="\n".join(f"- {', '.join(combination)}" for combination in LARGER),
         fewer_bits=table(FEWER_BITS, {frozenset((feature, bits)) for feature in FEATURES for bits in FEWER_BITS}),

@@ -43,7 +43,7 @@ def adapters_for(architecture: str) -> tuple[Kind, Kind]:
             Kind(architecture, {"r": 4, "lora_alpha": 8} | experts),
             Kind(architecture, {"r": 12, "lora_alpha": 12, "use_rslora": True, "target_modules": ATTENTION}),
         )
-    linear = FUSED if architecture == "phi3" else LINEAR
+    linear = FUSED.get(architecture, LINEAR)
     targets = [*linear, "embed_tokens"] if architecture.endswith("tied") else [*linear, "embed_tokens", "lm_head"]
     return (
         Kind(architecture, {"r": 20, "lora_alpha": 10, "use_dora": True, "target_modules": targets}),

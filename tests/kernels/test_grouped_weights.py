@@ -65,6 +65,7 @@ def test_numbers_that_are_not_quantised_are_read_as_they_are(stored_type: str) -
         ("q4_k", Levels, 4.625),
         ("q2_k", Levels, 5.125),
         ("iq4_xs", Levels, 4.375),
+        ("mxfp4", Levels, 4.5),
         ("q8_0", Bytes, 8.5),
         ("q6_k", Bytes, 8.625),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.families import ELSEWHERE, REFUSED
 from engine.checkpoint.gguf.metadata import GgufMetadata
 from engine.checkpoint.gguf.names import ROPE_FREQUENCIES, ROPE_LONG, ROPE_SHORT
 from engine.checkpoint.gguf.reader import TensorPlace
@@ -100,10 +101,11 @@ def architecture_of(metadata: GgufMetadata) -> Architecture:
         raise CheckpointError("it is the vision part (mmproj) of a model; name the file of the language model")
     if kind != "model":
         raise CheckpointError(f"general.type is {kind!r}; name a file with a whole model")
+    if name in REFUSED:
+        raise CheckpointError(f"general.architecture {name!r} is not supported: {REFUSED[name]}; {ELSEWHERE}")
     if name not in ARCHITECTURES:
         raise CheckpointError(
-            f"general.architecture {name!r} is not supported; these are: {', '.join(ARCHITECTURES)}; "
-            "any other model can stand behind an OpenAI-compatible server named as a pool"
+            f"general.architecture {name!r} is not supported; these are: {', '.join(ARCHITECTURES)}; {ELSEWHERE}"
         )
     return ARCHITECTURES[name]
 

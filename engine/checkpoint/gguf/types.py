@@ -16,6 +16,8 @@ from engine.checkpoint.errors import CheckpointError
 Bytes = npt.NDArray[np.uint8]
 _HALF_EXPONENT = 0x7C00
 """Bits that are all ones only in a half-precision number that is infinite or not a number."""
+_NO_POWER = 0xFF
+"""Exponent that makes a power of two (E8M0) no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class StoredType:
     size: int
     halves: tuple[int, ...] = ()
     """Offsets in bytes of a block's half-precision scales and minima."""
+    powers: tuple[int, ...] = ()
+    """Offsets in bytes of a block's scales that are powers of two."""
 
     def row_bytes(self, inputs: int) -> int:
         return inputs // self.values * self.size
@@ -34,9 +38,10 @@ class StoredType:
     def finite(self, data: Bytes) -> bool:
         """Whether all scales of a tensor's blocks are finite numbers."""
         blocks = data.reshape(-1, self.size)
-        return not any(
-            ((blocks[:, offset + 1].astype(np.uint16) << 8) & _HALF_EXPONENT == _HALF_EXPONENT).any()
-            for offset in self.halves
+        halves = ((blocks[:, offset + 1].astype(np.uint16) << 8) & _HALF_EXPONENT for offset in self.halves)
+        powers = (blocks[:, offset] for offset in self.powers)
+        return not (
+            any((bits == _HALF_EXPONENT).any() for bits in halves) or any((bits == _NO_POWER).any() for bits in powers)
         )
 
 
@@ -56,13 +61,13 @@ TYPES = {
     20: StoredType("iq4_nl", 32, 18, (0,)),
     23: StoredType("iq4_xs", 256, 136, (0,)),
     30: StoredType("bf16", 1, 2),
+    39: StoredType("mxfp4", 32, 17, powers=(0,)),
 }
 """Types that are served, by their number in the file."""
 
 _OTHERS = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
-    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
-    40: "NVFP4",
+    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 
 

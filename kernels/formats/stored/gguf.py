@@ -15,6 +15,8 @@ from kernels.formats.quantized import SPAN, QuantizedWeight
 
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the numbers of IQ4_NL and IQ4_XS stand for."""
+_TWICE_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice what the numbers of MXFP4 stand for."""
 PLAIN = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 """Types that are stored as they are computed with."""
 
@@ -140,18 +142,25 @@ def _q6_k(blocks: torch.Tensor) -> QuantizedWeight:
 
 def _iq4_nl(blocks: torch.Tensor) -> QuantizedWeight:
     numbers = _digits(blocks[..., 2:], 16).flatten(1)
-    return QuantizedWeight(numbers, 4, 32, _fp16(blocks, 0)[..., 0], table=_table(blocks))
+    return QuantizedWeight(numbers, 4, 32, _fp16(blocks, 0)[..., 0], table=_table(_TABLE, blocks))
+
+
+def _mxfp4(blocks: torch.Tensor) -> QuantizedWeight:
+    numbers = _digits(blocks[..., 1:], 16).flatten(1)
+    # The stored scale is 2^(e - 127); its half goes with the table. bf16 has all of them.
+    scales = (blocks[..., 0].double() - 128).exp2().bfloat16()
+    return QuantizedWeight(numbers, 4, 32, scales, table=_table(_TWICE_FP4, blocks))
 
 
 def _iq4_xs(blocks: torch.Tensor) -> QuantizedWeight:
     high, low = _fields(blocks[..., 2:4], 1, 2), _digits(blocks[..., 4:8], 1)
     factors = (low | high << 4).to(torch.int8) - 32
     numbers = _digits(blocks[..., 8:], 16).flatten(1)
-    return QuantizedWeight(numbers, 4, 32, factors.flatten(1), steps=_fp16(blocks, 0), table=_table(blocks))
+    return QuantizedWeight(numbers, 4, 32, factors.flatten(1), steps=_fp16(blocks, 0), table=_table(_TABLE, blocks))
 
 
-def _table(blocks: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(_TABLE, dtype=torch.float32, device=blocks.device)
+def _table(values: tuple[int, ...], blocks: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=blocks.device)
 
 
 TYPES = {
@@ -167,5 +176,6 @@ TYPES = {
     "q6_k": BlockType(SPAN, 210, _q6_k),
     "iq4_nl": BlockType(32, 18, _iq4_nl),
     "iq4_xs": BlockType(SPAN, 136, _iq4_xs),
+    "mxfp4": BlockType(32, 17, _mxfp4),
 }
 """Quantised types by their names in small letters."""

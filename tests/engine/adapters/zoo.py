@@ -25,7 +25,11 @@ from engine.adapters.format import WEIGHTS
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEAR = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
-FUSED = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+FUSED = {
+    "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "granite4": [*ATTENTION, "input_linear", "output_linear"],
+}
+"""Linear layers of architectures in which some are one tensor."""
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
@@ -54,10 +58,14 @@ ZOO: dict[str, Kind] = {
     "gemma3 dora embeddings": _kind("gemma3", use_dora=True, target_modules=[*LINEAR, "embed_tokens"]),
     "gemma3 all-linear": _kind("gemma3", target_modules="all-linear"),
     "phi3 all-linear": _kind("phi3", target_modules="all-linear"),
-    "phi3 dora": _kind("phi3", use_dora=True, target_modules=[*FUSED, "embed_tokens"], rank_pattern={"qkv_proj": 5}),
+    "phi3 dora": _kind(
+        "phi3", use_dora=True, target_modules=[*FUSED["phi3"], "embed_tokens"], rank_pattern={"qkv_proj": 5}
+    ),
     "phi3 LoRA bias": _kind("phi3", lora_bias=True, target_modules=["qkv_proj", "gate_up_proj"]),
     "granite dora embeddings": _kind("granite", use_dora=True, target_modules=[*LINEAR, "embed_tokens", "lm_head"]),
     "granite LoRA bias": _kind("granite", lora_bias=True, target_modules=[*LINEAR, "lm_head"]),
+    "granite4 all-linear": _kind("granite4", target_modules="all-linear"),
+    "granite4 dora": _kind("granite4", use_dora=True, target_modules=[*FUSED["granite4"], "embed_tokens"]),
     "smollm3 all-linear": _kind("smollm3", target_modules="all-linear"),
     "qwen3 all-linear": _kind("qwen3", target_modules="all-linear", r=4),
     **{f"only {module}": _kind(target_modules=[module]) for module in LINEAR},

@@ -30,6 +30,15 @@ LLAMA: dict[str, Any] = {
 }
 
 
+GRANITE4: dict[str, Any] = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "num_local_experts": 0,
+    "position_embedding_type": "rope",
+    "layer_types": ["attention"] * 4,
+    "shared_intermediate_size": 96,
+}
+
+
 def read(directory: Path, **fields: Any) -> ModelConfig:
     (directory / "config.json").write_text(json.dumps(LLAMA | fields))
     return ModelConfig.from_directory(directory)
@@ -41,7 +50,8 @@ def test_every_architecture_is_read_as_transformers_reads_it(checkpoint: Checkpo
     ours, theirs = ModelConfig.from_directory(directory), AutoConfig.from_pretrained(directory)
     assert ours.architecture == theirs.architectures[0]
     assert ours.vocabulary == theirs.vocab_size
-    inner = getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+    widths = (getattr(theirs, f"{kind}_intermediate_size", None) for kind in ("moe", "shared"))
+    inner = next(filter(None, widths), theirs.intermediate_size)
     assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, inner)
     assert (ours.layers, ours.heads) == (theirs.num_hidden_layers, theirs.num_attention_heads)
     assert ours.kv_heads == theirs.num_key_value_heads
@@ -259,6 +269,7 @@ def test_only_scalings_that_depend_on_the_length_have_regimes(tmp_path: Path) ->
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel.*OpenAI-compatible"),
+    "gpt-oss": ({"architectures": ["GptOssForCausalLM"]}, "attention has sinks.*OpenAI-compatible"),
     "no architecture": ({"architectures": []}, "architectures"),
     "wrong type": ({"hidden_size": "64"}, r"Expected `int`, got `str` - at `\$\.hidden_size`"),
     "missing": ({"vocab_size": None}, "vocab_size"),
@@ -306,6 +317,17 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         "remove layer_types",
     ),
     "multiplier": ({"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0}, "residual_multiplier"),
+    "experts of granite 4": (
+        GRANITE4 | {"num_local_experts": 8},
+        "num_local_experts 8 is not supported; only 0 is",
+    ),
+    "no rotation in granite 4": (
+        GRANITE4 | {"position_embedding_type": "nope"},
+        "position_embedding_type 'nope' is not supported; only 'rope' is",
+    ),
+    "states of granite 4": (GRANITE4 | {"layer_types": ["mamba", *["attention"] * 3]}, "layer type 'mamba'"),
+    "no layer types in granite 4": (GRANITE4 | {"layer_types": None}, "layer_types is missing, which Granite"),
+    "no width in granite 4": (GRANITE4 | {"shared_intermediate_size": None}, "shared_intermediate_size is missing"),
     "soft caps": (
         {"architectures": ["Gemma3ForCausalLM"], "final_logit_softcapping": 30.0},
         "final_logit_softcapping 30.0 is not supported; only None is",
@@ -370,3 +392,7 @@ def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff{")
     with pytest.raises(CheckpointError, match=r"config\.json: "):
         ModelConfig.from_directory(tmp_path)
+
+
+def test_granite_4_has_another_name_for_full_attention(tmp_path: Path) -> None:
+    assert read(tmp_path, **GRANITE4).windows == (None,) * 4

@@ -36,7 +36,7 @@ def prompt_of(text: TextProcessor, length: int, depth: float) -> list[int]:
     """A chat of about `length` tokens: this project's documents, with the needle at a depth from 0 to 1."""
     documents = "\n\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     words = documents.split(" ")
-    count = len(words)
+    count = min(len(words), length)
     while True:
         cut = int(count * depth)
         hay = " ".join([*words[:cut], NEEDLE, *words[cut:count]])

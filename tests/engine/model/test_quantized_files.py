@@ -69,14 +69,16 @@ def test_a_file_of_several_types_answers_as_transformers_does(tmp_path: Path, ar
     assert torch.allclose(logprobs(runner, prompt), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.F16, Type.BF16])
+@pytest.mark.parametrize(
+    "kind", [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.MXFP4, Type.F16, Type.BF16]
+)
 def test_a_file_of_one_type_answers_as_transformers_does(tmp_path: Path, kind: Type) -> None:
     path, rounded = write(tmp_path, "llama", kind)
     prompt = random_prompt(20)
     assert tokens_of(load(path), [request(prompt, max_tokens=8)])[0] == oracle_greedy(rounded, prompt, 8)
 
 
-@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q8_0])
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q8_0, Type.MXFP4])
 def test_experts_are_served_as_they_are_stored(tmp_path: Path, kind: Type) -> None:
     path, rounded = write(tmp_path, "mixtral", kind)
     prompt = random_prompt(20)

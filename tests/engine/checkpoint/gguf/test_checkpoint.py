@@ -59,7 +59,9 @@ def test_the_tensors_are_those_of_the_folder(checkpoint: Checkpoint, tmp_path: P
         assert torch.equal(torch.from_numpy(ours.data.view(np.float32).reshape(ours.shape).copy()), tensor), name
 
 
-@pytest.mark.parametrize("kind", [Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0])
+@pytest.mark.parametrize(
+    "kind", [Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.MXFP4]
+)
 def test_rows_keep_their_blocks_when_their_order_changes(checkpoint: Checkpoint, tmp_path: Path, kind: Type) -> None:
     directory = checkpoint("llama")
     path = write_gguf(tmp_path / "a.gguf", directory, type_of=lambda name: kind if "attn" in name else Type.F32)
@@ -132,6 +134,7 @@ def test_factors_of_frequencies_have_to_fit_each_other(
         ({"llama.embedding_length": 0}, "hidden_size"),
         ({"llama.rope.scaling.type": "su"}, "rope_type 'su' is not supported"),
         ({"general.architecture": "bert"}, "general.architecture 'bert' is not supported; these are: llama"),
+        ({"general.architecture": "gpt-oss"}, "'gpt-oss' is not supported: its attention has sinks"),
         ({"general.architecture": "clip"}, "vision part"),
         ({"general.type": "mmproj"}, "vision part"),
         ({"general.type": "adapter"}, "name a file with a whole model"),
@@ -190,14 +193,17 @@ def test_the_revision_is_that_of_the_content(checkpoint: Checkpoint, tmp_path: P
     assert open_checkpoint(write_gguf(tmp_path / "c.gguf", checkpoint("llama"), template="x")).revision != before
 
 
-def test_scales_that_are_no_numbers_are_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "scale"), [(Type.Q8_0, np.float16(np.inf).tobytes()), (Type.MXFP4, b"\xff")])
+def test_scales_that_are_no_numbers_are_refused(
+    checkpoint: Checkpoint, tmp_path: Path, kind: Type, scale: bytes
+) -> None:
     path = write_gguf(
-        tmp_path / "a.gguf", checkpoint("llama"), type_of=lambda name: Type.Q8_0 if "attn_v" in name else Type.F32
+        tmp_path / "a.gguf", checkpoint("llama"), type_of=lambda name: kind if "attn_v" in name else Type.F32
     )
     place = gguf.GGUFReader(path).tensors
     offset = next(tensor.data_offset for tensor in place if tensor.name == "blk.0.attn_v.weight")
     content = bytearray(path.read_bytes())
-    content[offset : offset + 2] = np.float16(np.inf).tobytes()
+    content[offset : offset + len(scale)] = scale
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"'blk\.0\.attn_v\.weight' has scales that are infinite"):
         list(open_checkpoint(path).tensors())
