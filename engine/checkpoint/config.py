@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.families import ExpertNames, Family, LinearNames, Mixture, family_of
+from engine.checkpoint.families import ExpertNames, Family, LinearNames, Mixture, QkNorm, family_of
 from engine.checkpoint.quantization import read_quantization
 from engine.checkpoint.rope import RopeParameters, read_rope, read_ropes
 from engine.checkpoint.stored_config import Positive, StoredConfig, read_eos_token_ids, read_file
@@ -49,9 +49,9 @@ class ModelConfig:
     mlp_bias: bool
     activation: Activation
     linear_names: LinearNames
-    qk_norm: bool
-    norm_names: tuple[str, ...]
-    """A layer's norms before attention and before the MLP; if there are four, also those of what each of them gives."""
+    qk_norm: QkNorm
+    norm_names: tuple[str | None, ...]
+    """A layer's norms before attention and before the MLP, and of what each of them gives; None: it has no such one."""
     norm_offset: float
     """What is added to the stored weights of all norms."""
     tied_embeddings: bool

@@ -9,6 +9,9 @@ from typing import Literal
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.stored_config import StoredConfig
 
+QkNorm = Literal["none", "each head", "all heads"]
+"""Whether queries and keys have norms, and over what."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinearNames:
@@ -48,7 +51,7 @@ class Family:
     output_bias: bool | None = None
     mlp_bias: bool | None = False
     linear_names: LinearNames = LinearNames()
-    qk_norm: bool = False
+    qk_norm: QkNorm = "none"
     default_kv_heads: int | None = None
     default_head_dim: int | None = None
     default_theta: float = 10_000.0
@@ -60,7 +63,7 @@ class Family:
     """Older names of values of `rope_type`."""
     activation_key: Literal["hidden_act", "hidden_activation"] = "hidden_act"
     default_activation: str = "silu"
-    norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    norm_names: tuple[str | None, ...] = ("input_layernorm", "post_attention_layernorm", None, None)
     """See `ModelConfig.norm_names`."""
     norm_offset: float = 0.0
     width_key: Literal["intermediate_size", "shared_intermediate_size"] = "intermediate_size"
@@ -69,6 +72,8 @@ class Family:
     """Layers that have windows; `layer_types` decides if there are any but all or none of them."""
     names_layer_types: bool = False
     """Whether `layer_types` has to be there, as layers are of another kind without it."""
+    default_pattern: int = 6
+    """The n of "all but every nth", where the config does not say."""
     default_window: int | None = None
     window_is_opt_in: bool = False
     """Whether windows hold only where `use_sliding_window` is set."""
@@ -96,7 +101,7 @@ FAMILIES = {
         window_is_opt_in=True,
     ),
     "Qwen3ForCausalLM": Family(
-        qk_norm=True,
+        qk_norm="each head",
         default_kv_heads=32,
         default_head_dim=128,
         windowed="upper layers",
@@ -104,7 +109,7 @@ FAMILIES = {
         window_is_opt_in=True,
     ),
     "Qwen3MoeForCausalLM": Family(
-        qk_norm=True,
+        qk_norm="each head",
         default_kv_heads=4,
         windowed="all layers",
         default_window=4096,
@@ -122,7 +127,7 @@ FAMILIES = {
         skips_rotation=True,
     ),
     "Gemma3ForCausalLM": Family(
-        qk_norm=True,
+        qk_norm="each head",
         default_kv_heads=4,
         default_head_dim=256,
         default_theta=1_000_000.0,
@@ -145,6 +150,15 @@ FAMILIES = {
             "final_logit_softcapping": (None,),
             "use_bidirectional_attention": (False, None),
         },
+    ),
+    "Olmo3ForCausalLM": Family(
+        qk_norm="all heads",
+        default_theta=500_000.0,
+        default_local_theta=500_000.0,
+        norm_names=(None, None, "post_attention_layernorm", "post_feedforward_layernorm"),
+        windowed="all but every nth",
+        default_pattern=4,
+        default_window=4096,
     ),
     "Phi3ForCausalLM": Family(
         qkv_bias=False,

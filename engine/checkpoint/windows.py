@@ -43,7 +43,8 @@ def _windowed_layers(raw: StoredConfig, family: Family) -> list[bool]:
     if family.windowed == "layers without rotation":
         return [not rotated for rotated in rotated_layers(raw)]
     if family.windowed == "all but every nth":
-        return [(index + 1) % raw.sliding_window_pattern != 0 for index in range(raw.num_hidden_layers)]
+        pattern = raw.sliding_window_pattern or family.default_pattern
+        return [(index + 1) % pattern != 0 for index in range(raw.num_hidden_layers)]
     return [index >= raw.max_window_layers for index in range(raw.num_hidden_layers)]
 
 

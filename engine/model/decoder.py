@@ -37,9 +37,12 @@ class DecoderLayer:
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._eps = config.norm_eps
-        self._norm_names, self._norm_offset = config.norm_names, config.norm_offset
-        self._norms = torch.empty(len(config.norm_names), config.hidden_size, device=device, dtype=dtype)
-        self._input_norm, self._post_norm, *self._output_norms = self._norms
+        self._norm_offset = config.norm_offset
+        self._norms = {
+            name: torch.empty(config.hidden_size, device=device, dtype=dtype) for name in config.norm_names if name
+        }
+        norms = (self._norms[name] if name else None for name in config.norm_names)
+        self._before_attention, self._before_feed_forward, self._after_attention, self._after_feed_forward = norms
         self._attention = Attention(config, layer, device, dtype)
         self._feed_forward: FeedForward = (
             MixtureOfExperts(config, layer, device, dtype) if config.experts else Mlp(config, layer, device, dtype)
@@ -47,13 +50,14 @@ class DecoderLayer:
 
     def targets(self, prefix: str) -> Targets:
         return {
-            **{f"{prefix}.{name}.weight": norm for name, norm in zip(self._norm_names, self._norms, strict=True)},
+            **{f"{prefix}.{name}.weight": norm for name, norm in self._norms.items()},
             **self._attention.targets(prefix),
             **self._feed_forward.targets(prefix),
         }
 
     def pack(self, quantize: Quantization | None) -> None:
-        self._norms.add_(self._norm_offset)
+        for norm in self._norms.values():
+            norm.add_(self._norm_offset)
         self._attention.pack(quantize)
         self._feed_forward.pack(quantize)
 
@@ -69,10 +73,7 @@ class DecoderLayer:
 
         `x` is the same of the layer before, None for the first layer.
         """
-        if x is None:
-            x = kernels.rms_norm(residual, self._input_norm, self._eps)
-        else:
-            x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
+        x = self._add(x, residual, self._before_attention)
         query = self._attention.store(x, cache, step)
         plan, lora = step.plans[self._attention.window], step.lora
         if readout is not None:
@@ -81,13 +82,24 @@ class DecoderLayer:
             if not len(residual):
                 return residual, residual
         x = self._attention(query, cache, plan, lora)
-        if not self._output_norms:
-            x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
-            return self._feed_forward(x, lora), residual
-        of_attention, of_feed_forward = self._output_norms
-        x = kernels.rms_norm(x, of_attention, self._eps)
-        x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
-        return kernels.rms_norm(self._feed_forward(x, lora), of_feed_forward, self._eps), residual
+        if self._after_attention is not None:
+            x = kernels.rms_norm(x, self._after_attention, self._eps)
+        x = self._feed_forward(self._add(x, residual, self._before_feed_forward), lora)
+        if self._after_feed_forward is not None:
+            x = kernels.rms_norm(x, self._after_feed_forward, self._eps)
+        return x, residual
+
+    def _add(self, x: torch.Tensor | None, residual: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        """Add x, if there is one, to the residual in place -> the sum, normalised where the part that reads it is."""
+        if norm is None:
+            if x is not None:
+                assert self._after_attention is not None
+                # For its addition alone: torch's own could not be recorded.
+                kernels.add_rms_norm(x, residual, self._after_attention, self._eps)
+            return residual
+        if x is None:
+            return kernels.rms_norm(residual, norm, self._eps)
+        return kernels.add_rms_norm(x, residual, norm, self._eps)
 
     def base(self, module: Module) -> Base:
         attention = module in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")

@@ -158,34 +158,45 @@ class Attention:
             f"{layer}.output", queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype
         )
         self._norm_offset = config.norm_offset
-        self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
+        self._norm_over = config.qk_norm
+        counts = (1, 1) if config.qk_norm == "each head" else self._shares[:2]
+        sizes = [] if config.qk_norm == "none" else [count * config.head_dim for count in counts]
+        self._qk_norms = [torch.empty(size, device=device, dtype=dtype) for size in sizes]
+        """Weights of the norms of queries and of keys, if there are any."""
 
     def targets(self, prefix: str) -> Targets:
         found = self._qkv.targets(*(f"{prefix}.{name}" for name in self._names))
         found |= self._output.targets(f"{prefix}.self_attn.o_proj")
-        if self._qk_norm is not None:
-            query, key = self._qk_norm
-            found |= {f"{prefix}.self_attn.q_norm.weight": query, f"{prefix}.self_attn.k_norm.weight": key}
-        return found
+        names = (f"{prefix}.self_attn.{name}.weight" for name in ("q_norm", "k_norm"))
+        return found | dict(zip(names, self._qk_norms, strict=False))
 
     def pack(self, quantize: Quantization | None) -> None:
         self._qkv.pack(quantize)
         self._output.pack(quantize)
-        if self._qk_norm is not None:
+        for norm in self._qk_norms:
+            norm.add_(self._norm_offset)
+        if self._norm_over == "each head":
             # One weight per head, so that queries and keys are normalised in one call.
-            counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
-            self._qk_norm = self._qk_norm.add_(self._norm_offset).repeat_interleave(counts, dim=0)
+            weights = zip(self._qk_norms, self._shares[:2], strict=True)
+            self._qk_norms = [torch.cat([norm.expand(count, -1) for norm, count in weights])]
 
     def base(self, module: Module) -> Base:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(self._modules.index(module))
 
     def store(self, x: torch.Tensor, cache: LayerCache, step: StepInputs) -> torch.Tensor:
         """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
-        heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
+        outputs = self._qkv(x, step.lora)
+        heads = outputs.view(-1, self._heads + 2 * self._kv_heads, self._dim)
         query, key, value = heads.split_with_sizes(self._shares, 1)
-        if self._qk_norm is not None:
-            both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
+        if self._norm_over == "each head":
+            both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norms[0], self._eps)
             query, key = both.split_with_sizes(self._shares[:2], 1)
+        elif self._norm_over == "all heads":
+            parts = outputs.split_with_sizes([count * self._dim for count in self._shares], 1)
+            query, key = (
+                kernels.rms_norm(part, norm, self._eps).view(len(x), -1, self._dim)
+                for part, norm in zip(parts, self._qk_norms, strict=False)
+            )
         kernels.rope_and_store(query, key, value, step.rotary[self._table], step.rotations, cache, step.slots)
         return query
 

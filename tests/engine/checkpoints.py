@@ -90,6 +90,21 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "logits_scaling": 3.0,
         "tie_word_embeddings": True,
     },
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 23,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 500_000.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0},
+        },
+        "attention_bias": True,
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3-moe": {
         "model_type": "qwen3_moe",

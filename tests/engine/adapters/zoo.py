@@ -66,6 +66,7 @@ ZOO: dict[str, Kind] = {
     "granite LoRA bias": _kind("granite", lora_bias=True, target_modules=[*LINEAR, "lm_head"]),
     "granite4 all-linear": _kind("granite4", target_modules="all-linear"),
     "granite4 dora": _kind("granite4", use_dora=True, target_modules=[*FUSED["granite4"], "embed_tokens"]),
+    "olmo3 dora embeddings": _kind("olmo3", use_dora=True, target_modules=[*LINEAR, "embed_tokens", "lm_head"]),
     "smollm3 all-linear": _kind("smollm3", target_modules="all-linear"),
     "qwen3 all-linear": _kind("qwen3", target_modules="all-linear", r=4),
     **{f"only {module}": _kind(target_modules=[module]) for module in LINEAR},

@@ -100,6 +100,7 @@ def test_keys_without_effect_are_ignored(tmp_path: Path) -> None:
             (None, None, None, 8),
         ),
         ({"architectures": ["Gemma3ForCausalLM"], "sliding_window_pattern": 3}, (4096, 4096, None, 4096)),
+        ({"architectures": ["Olmo3ForCausalLM"], "sliding_window": 9}, (9, 9, 9, None)),
         ({"architectures": ["MixtralForCausalLM"]}, (None,) * 4),
         ({"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True}, (None,) * 4),
         (
