@@ -23,7 +23,10 @@ class RouterSettings(Section, frozen=True):
     ] = True
     model: Annotated[
         str | None,
-        Meta(description="Model file of success, such as `roundhouse route refit` writes; empty: this release's."),
+        Meta(
+            description="Model file of success, such as `roundhouse route evaluate` writes; empty: this release's, of "
+            "which there is one for the catalogue's three models and one for others."
+        ),
     ] = None
     quality: Annotated[
         int,

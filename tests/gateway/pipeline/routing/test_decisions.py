@@ -47,7 +47,7 @@ def tiers(engine: EngineThread) -> dict[str, list[str]]:
 
 async def command(redis_url: str, *words: str) -> Result:
     """`roundhouse route <words>`; it has an event loop of its own."""
-    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url})
+    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, "ROUNDHOUSE_MODELS_SERVE": ""})
     return await asyncio.to_thread(runner.invoke, main, ["route", *words])
 
 
