@@ -51,9 +51,8 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = "auto"
     yarn_factor: Annotated[
-        float | None,
+        Annotated[float, Meta(gt=1)] | None,
         Meta(
-            gt=1,
             description="Factor by which an engine that `serve` starts stretches the model's context, see "
             "[engine.md](engine.md#longer-contexts).",
         ),
