@@ -22,6 +22,7 @@ import torch.nn.functional as F
 import kernels
 from bench.kernel_sizes import AttentionShape, KernelSizes, LoraShape
 from kernels import reference
+from kernels.formats.stored.gguf import TYPES
 from kernels.memory import empty_in_huge_pages
 from kernels.ops.moe import SeparateExperts
 from kernels.registry import OPS, Cost
@@ -63,6 +64,7 @@ class KernelCases:
             "rotary": self.rotary,
             "attention": self.attention,
             "linear": self.linear,
+            "linear_groups": self.linear_groups,
             "lora": self.lora,
             "moe": self.moe,
             "sampling": self.sampling,
@@ -206,6 +208,21 @@ class KernelCases:
                         self._aim(0.7, quantize == "int4" and rows <= 16),
                         "int8" if quantize == "int8" else "bfloat16",
                     )
+
+    def linear_groups(self) -> Iterator[KernelCase]:
+        """Yield products of fp32 with weights as GGUF files store them, read from memory; only CPUs have a body."""
+        for (outputs, inputs), stored_type in itertools.product(self._sizes.weights, self._sizes.block_types):
+            block = TYPES[stored_type]
+            stored = torch.randint(256, (outputs, inputs // block.inputs * block.bytes), dtype=torch.uint8)
+            stored[:, 1::2] &= 0xBF  # scales in fp16 are finite
+            rule = kernels.StoredRows(stored_type, stored, self._device)
+            first = kernels.pack_stacked([(torch.empty(outputs, inputs), rule)])
+            packed = [first, *(self._copy(first) for _ in self._weights(first.data.nbytes)[1:])]
+            for rows in self._sizes.linear_rows:
+                x = self._random(rows, inputs, dtype=torch.float32)
+                shape = f"{rows} x {inputs} -> {outputs}"
+                calls = [partial(each, x) for each in packed]
+                yield KernelCase(f"linear {stored_type.upper()}", shape, first.cost(rows), calls)
 
     def _weights(self, size: int, from_memory: bool = True) -> range:
         """Return the numbers of as many weights of `size` bytes as caches do not hold."""

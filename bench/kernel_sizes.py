@@ -55,6 +55,8 @@ class KernelSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Rotations, as tokens, heads, KV heads and head dimension."""
     attention: tuple[AttentionShape, ...]
     weights: tuple[tuple[int, int], ...]
+    block_types: tuple[str, ...] = ()
+    """Types of GGUF's blocks in which weights are stored too."""
     cached_weights: tuple[tuple[int, int], ...] = ()
     """Weights that caches hold from one call to the next."""
     linear_rows: tuple[int, ...]
@@ -88,6 +90,7 @@ CPU = KernelSizes(
         AttentionShape("chunk", 1, 8192, 512, 32, 8, 128),
     ),
     weights=((2560, 2048), (11264, 2048), (2048, 5632), (32000, 2048)),
+    block_types=("q4_1", "q4_k", "q5_0", "q6_k", "q8_0"),
     cached_weights=((864, 288), (288, 288), (3072, 288), (288, 1536), (8192, 288)),
     linear_rows=(1, 8, 32, 512),
     lora=LoraShape(32, 2048, (2048, 256, 256), 8, (1, 16, 32)),
@@ -131,6 +134,7 @@ QUICK = KernelSizes(
     rotary=((3, 32, 8, 128),),
     attention=(AttentionShape("decode", 3, 39, 1, 32, 8, 128), AttentionShape("prompt", 1, 0, 40, 32, 8, 64)),
     weights=((48, 256),),
+    block_types=("q4_k",),
     linear_rows=(1, 16),
     lora=LoraShape(16, 64, (64,) * 3, 8, (1, 16)),
     experts=(64, 32),

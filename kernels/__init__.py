@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernels.attention.plan import AttentionPlan, fixed_plan, plan_attention
-from kernels.formats import PackedWeight, Quantization, pack_quantized, pack_weight, stack_weights
+from kernels.formats import PackedWeight, Quantization, pack_stacked, pack_weight
 from kernels.formats.stored import PLAIN, STORED_TYPES, StoredRows, Unpack, stored_numbers
 from kernels.formats.stored.folders import StoredWeight, read_parts, typed
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
@@ -13,7 +13,7 @@ from kernels.lora.tables import LoraPlanBuffers, TablePlan
 from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
-from kernels.ops.embedding import embedding
+from kernels.ops.embedding import embedding, quantized_embedding
 from kernels.ops.moe import PackedExperts, SeparateExperts, moe, pack_experts
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
@@ -59,17 +59,17 @@ __all__ = [
     "log_sum_exp",
     "moe",
     "pack_experts",
-    "pack_quantized",
+    "pack_stacked",
     "pack_weight",
     "paged_attention",
     "plan_attention",
+    "quantized_embedding",
     "read_parts",
     "record",
     "rms_norm",
     "rope_and_store",
     "sample",
     "silu_and_mul",
-    "stack_weights",
     "stored_numbers",
     "typed",
     "zeros_in_huge_pages",

@@ -115,7 +115,7 @@ class Linear:
         if all(part.unpack is None for part in self.parts):
             self._packed = kernels.pack_weight(self.weight, quantize)
         else:
-            self._packed = kernels.stack_weights([part.pack() for part in self.parts])
+            self._packed = kernels.pack_stacked([part.stored for part in self.parts])
         self.weight = None
         self.parts = []
 
@@ -294,8 +294,9 @@ class MixtureOfExperts:
         if all(part.unpack is None for parts in self._parts for part in parts):
             packed = kernels.pack_experts(gate_ups, quantize), kernels.pack_experts(downs, quantize)
         else:
-            both = [kernels.stack_weights([gate.pack(), up.pack()]) for gate, up, _ in self._parts]
-            packed = SeparateExperts(tuple(both)), SeparateExperts(tuple(down.pack() for _, _, down in self._parts))
+            both = [kernels.pack_stacked([gate.stored, up.stored]) for gate, up, _ in self._parts]
+            alone = [kernels.pack_stacked([down.stored]) for _, _, down in self._parts]
+            packed = SeparateExperts(tuple(both)), SeparateExperts(tuple(alone))
         self._packed = kernels.pack_weight(router), *packed
         self._weights = ()
         self._parts = []

@@ -18,7 +18,7 @@ import torch
 import kernels
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.source import StoredTensor
-from kernels import PackedWeight, StoredRows, StoredWeight, Unpack
+from kernels import StoredRows, StoredWeight, Unpack
 
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Names of tensors that old Llama checkpoints store although they follow from the config."""
@@ -39,10 +39,10 @@ class WeightPart:
     def shape(self) -> torch.Size:
         return self.dense.shape
 
-    def pack(self) -> PackedWeight:
-        if self.unpack is None:
-            return kernels.pack_weight(self.dense)
-        return kernels.pack_quantized(len(self.dense), self.unpack, self.dense.dtype)
+    @property
+    def stored(self) -> tuple[torch.Tensor, Unpack | None]:
+        """What `kernels.pack_stacked` packs."""
+        return self.dense, self.unpack
 
 
 class Embedding:
@@ -79,6 +79,8 @@ class Embedding:
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         if self.part.unpack is None:
             return kernels.embedding(tokens, self._table)
+        if isinstance(self.part.unpack, StoredRows):
+            return kernels.quantized_embedding(tokens, self.part.unpack, self._scale, self._table.dtype)
         return (self.part.unpack(tokens).dense() * self._scale).to(self._table.dtype)
 
 

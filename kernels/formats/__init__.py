@@ -7,6 +7,7 @@ is stored: an unpack rule of `stored/` makes a `QuantizedWeight`, which is packe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -33,6 +34,7 @@ __all__ = [
     "Quantization",
     "QuantizedWeight",
     "pack_quantized",
+    "pack_stacked",
     "pack_weight",
     "stack_weights",
 ]
@@ -58,5 +60,37 @@ def pack_quantized(outputs: int, unpack: Unpack, dtype: torch.dtype) -> GroupedW
     Raises:
         ValueError: groups of inputs are of a length that no layout has.
     """
-    layout = Levels if unpack(slice(0, 1)).bits == 4 else Bytes
-    return layout.pack(outputs, unpack, dtype)
+    weight = _unpacked(outputs, unpack, dtype)
+    return weight.pack([weight], [unpack])
+
+
+def _unpacked(outputs: int, unpack: Unpack, dtype: torch.dtype) -> GroupedWeight:
+    stored = unpack(slice(0, 1))
+    return (Bytes if stored.bits == 8 else Levels).unpacked(outputs, stored, dtype)
+
+
+def pack_stacked(parts: Sequence[tuple[torch.Tensor, Unpack | None]]) -> PackedWeight:
+    """Pack weights [outputs, inputs] as one with the outputs of all, in order.
+
+    Those with a rule are what it gives; neighbours of one layout are multiplied with in one call.
+    """
+    stacked: list[PackedWeight] = []
+    same: list[tuple[GroupedWeight, Unpack]] = []
+    for dense, unpack in parts:
+        weight = None if unpack is None else _unpacked(len(dense), unpack, dense.dtype)
+        if same and not (weight is not None and same[-1][0].can_join(weight)):
+            stacked.append(_pack_same(same))
+            same = []
+        if unpack is None or weight is None:
+            stacked.append(pack_weight(dense))
+        else:
+            same.append((weight, unpack))
+    if same:
+        stacked.append(_pack_same(same))
+    return stack_weights(stacked)
+
+
+def _pack_same(parts: list[tuple[GroupedWeight, Unpack]]) -> GroupedWeight:
+    weights, rules = zip(*parts, strict=True)
+    packed: GroupedWeight = weights[0].pack(weights, rules)
+    return packed

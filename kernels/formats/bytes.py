@@ -6,23 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.formats.groups import LINE, GroupedWeight
+from kernels.formats.groups import GroupedWeight
 from kernels.formats.tiles import BLOCK
 
-_TILE = 64
-"""Inputs in a tile."""
+_DIGITS = 4
+"""Parts of a line from which a step has a pair of inputs each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes(GroupedWeight):
-    """Tiles of 16 outputs by 64 bytes of consecutive inputs, two for each 128 inputs."""
-
-    @property
-    def bits(self) -> int:
-        return 8
+    """Step i of a line has, for each digit j, a pair of inputs: the two bytes of one output after the other."""
 
     def _lines(self, numbers: torch.Tensor) -> torch.Tensor:
-        return torch.unflatten(numbers, -1, (LINE // _TILE, _TILE)).transpose(-2, -3).flatten(-3)
+        pairs = torch.unflatten(numbers, -1, (_DIGITS, -1, 2))
+        return torch.movedim(pairs, (-2, -3), (-4, -3)).flatten(-4)
 
     def _numbers(self, lines: torch.Tensor) -> torch.Tensor:
-        return torch.unflatten(lines, -1, (LINE // _TILE, BLOCK, _TILE)).transpose(-2, -3).flatten(-2)
+        pairs = torch.unflatten(lines, -1, (-1, _DIGITS, BLOCK, 2))
+        return torch.movedim(pairs, (-4, -3), (-2, -3)).flatten(-3)

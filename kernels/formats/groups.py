@@ -1,14 +1,15 @@
 """What the layouts of weights with a scale per group of inputs have in common: `Levels`, of four bits, and `Bytes`.
 
 Both are blocks of 16 outputs, each a row of records along the inputs. A record is a header, with what its groups'
-numbers are multiplied with, and behind it the numbers; both begin at multiples of 64 bytes.
+numbers are multiplied with, and behind it the numbers; both begin at multiples of 64 bytes. They lie in lines of 128
+inputs, of which a digit is a quarter. Half a line is enough for the last inputs if they are 64 or fewer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -18,8 +19,10 @@ import torch.nn.functional as F
 from kernels import library
 from kernels.formats import tiles
 from kernels.formats.quantized import SPAN, QuantizedWeight
+from kernels.formats.stored import StoredRows, Unpack, gguf
 from kernels.formats.tiles import BLOCK
 from kernels.formats.weight import PackedWeight, multiply
+from kernels.registry import register
 
 LINE = 128
 """Inputs of a record; `SPAN` where scales are multiplied with steps. Groups are not longer."""
@@ -47,6 +50,8 @@ class Field(NamedTuple):
 class GroupedWeight(PackedWeight):
     """A `QuantizedWeight` in records."""
 
+    bits: int
+    """Bits of a number: 4, 5, 6 or 8."""
     group: int
     """Consecutive inputs of an output that share a scale."""
     number: torch.dtype
@@ -61,17 +66,33 @@ class GroupedWeight(PackedWeight):
     """[inputs] int64, the input that each column belongs to; None: its own."""
 
     @classmethod
-    def pack(cls, outputs: int, unpack: Callable[[slice], QuantizedWeight], dtype: torch.dtype) -> Self:
-        """Pack what `unpack` gives for ranges of outputs, for activations of type `dtype`."""
-        first = unpack(slice(0, min(_ROWS, outputs)))
-        packed = cls._empty(outputs, first, dtype)
-        packed._fill(0, first)
-        for begin in range(_ROWS, outputs, _ROWS):
-            packed._fill(begin, unpack(slice(begin, min(begin + _ROWS, outputs))))
-        return packed
+    def pack(cls, parts: Sequence[Self], rules: Sequence[Unpack]) -> Self:
+        """Pack what rules give for the outputs of `parts`, each of which `can_join` the one before it."""
+        outputs = sum(part.outputs for part in parts)
+        data = tiles.empty(-(-outputs // BLOCK) * parts[0]._block_bytes, rules[0](slice(0, 1)).numbers.device)
+        begin = 0
+        for part, rule in zip(parts, rules, strict=True):
+            dataclasses.replace(part, data=data[begin:])._fill_with(rule)
+            begin += -(-part.outputs // BLOCK) * part._block_bytes
+        return dataclasses.replace(parts[0], outputs=outputs, data=data)
+
+    def _fill_with(self, unpack: Unpack) -> None:
+        """Pack what a rule gives for all outputs."""
+        body = library.of(self.data, "pack_blocks")
+        if body is not None and isinstance(unpack, StoredRows) and unpack.type in gguf.NUMBERS:
+            data = self.data[: -(-self.outputs // BLOCK) * self._block_bytes]
+            body.pack_blocks(data, unpack.rows, self.inputs, gguf.NUMBERS[unpack.type])
+            return
+        for begin in range(0, self.outputs, _ROWS):
+            self._fill(begin, unpack(slice(begin, min(begin + _ROWS, self.outputs))))
 
     @classmethod
-    def _empty(cls, outputs: int, stored: QuantizedWeight, dtype: torch.dtype) -> Self:
+    def unpacked(cls, outputs: int, stored: QuantizedWeight, dtype: torch.dtype) -> Self:
+        """A weight without `data`, of `stored`'s layout, for activations of type `dtype`.
+
+        Raises:
+            ValueError: groups of inputs are of a length that no layout has.
+        """
         inputs, group = stored.numbers.shape[1], min(stored.group, LINE)
         if LINE % group or stored.group % group:
             raise ValueError(f"groups of {stored.group} inputs are neither a multiple nor a divisor of {LINE}")
@@ -87,48 +108,57 @@ class GroupedWeight(PackedWeight):
             zero = stored.zeros
         nothing = torch.empty(0, dtype=torch.uint8)
         number = stored.numbers.dtype
-        packed = cls(outputs, inputs, dtype, nothing, group, number, fields, zero, stored.table, stored.order)
-        blocks = -(-outputs // BLOCK)
-        data = tiles.empty(blocks * packed._records * packed._record_bytes, stored.numbers.device)
-        return dataclasses.replace(packed, data=data)
+        return cls(
+            *(outputs, inputs, dtype, nothing, stored.bits, group, number, fields, zero, stored.table, stored.order)
+        )
 
     def _fill(self, begin: int, stored: QuantizedWeight) -> None:
         """Pack the outputs from `begin` on, which is where a block begins."""
         outputs = len(stored.numbers)
-        blocks, records = -(-outputs // BLOCK), self._records
-        to = self.data.view(-1, records, self._record_bytes)[begin // BLOCK :][:blocks]
-        at = 0
+        blocks = -(-outputs // BLOCK)
+        data = self.data[begin // BLOCK * self._block_bytes :][: blocks * self._block_bytes].view(blocks, -1)
+        records = -(-self.inputs // self._span)
+        fields = {}
         for name, field in self.fields.items():
             values: torch.Tensor = getattr(stored, name).flatten(1)
             if name != "steps" and stored.group > self.group:
                 values = values.repeat_interleave(stored.group // self.group, 1)[:, : records * field.places]
             missing = records * field.places - values.shape[1]
-            whole = F.pad(values, (0, missing, 0, blocks * BLOCK - outputs)).view(blocks, BLOCK, records, field.places)
-            to[..., at : at + field.nbytes] = whole.permute(0, 2, 3, 1).contiguous().view(torch.uint8).flatten(2)
-            at += field.nbytes
-        to[..., at : self._header_bytes] = 0
-        numbers = stored.numbers.view(torch.uint8)
+            padded = F.pad(values, (0, missing, 0, blocks * BLOCK - outputs)).view(blocks, BLOCK, records, field.places)
+            fields[name] = padded.permute(0, 2, 3, 1).contiguous().view(torch.uint8).flatten(2)
         missing = records * self._span - self.inputs
-        numbers = F.pad(numbers, (0, missing, 0, blocks * BLOCK - outputs)).view(blocks, BLOCK, records, -1, LINE)
-        to[..., self._header_bytes :] = self._lines(numbers.permute(0, 2, 3, 1, 4)).flatten(2)
+        numbers = F.pad(stored.numbers.view(torch.uint8), (0, missing, 0, blocks * BLOCK - outputs))
+        for first, count, span, to in self._parts(data):
+            at = 0
+            for values in fields.values():
+                to[..., at : at + values.shape[2]] = values[:, first : first + count]
+                at += values.shape[2]
+            to[..., at : self._header_bytes] = 0
+            of_part = numbers[:, first * self._span :][:, : count * span]
+            lines = of_part.reshape(blocks, BLOCK, count, -1, min(span, LINE)).permute(0, 2, 3, 1, 4)
+            to[..., self._header_bytes :] = self._lines(lines).flatten(2)
 
     def stored(self) -> QuantizedWeight:
         """What was packed, with groups of `LINE` at most."""
-        records = self.data.view(-1, self._records, self._record_bytes)
+        headers, numbers = [], []
+        for _, count, span, records in self._parts(self.data.view(-1, self._block_bytes)):
+            headers.append(records[..., : self._header_bytes])
+            lines = torch.unflatten(records[..., self._header_bytes :], 2, (-(-span // LINE), -1))
+            of_part = self._numbers(lines).permute(0, 3, 1, 2, 4)
+            numbers.append(of_part.reshape(-1, count * span))
+        header = torch.cat(headers, 1)
         parts: dict[str, torch.Tensor] = {}
         at = 0
         for name, field in self.fields.items():
-            values = records[..., at : at + field.nbytes].contiguous().view(field.dtype)
-            whole = values.view(len(records), self._records, field.places, BLOCK).permute(0, 3, 1, 2)
+            values = header[..., at : at + field.nbytes].contiguous().view(field.dtype)
+            whole = values.view(*header.shape[:2], field.places, BLOCK).permute(0, 3, 1, 2)
             parts[name] = whole.flatten(0, 1)[: self.outputs]
             at += field.nbytes
         groups = -(-self.inputs // self.group)
         steps = parts.pop("steps", None)
         parts = {name: values.flatten(1)[:, :groups] for name, values in parts.items()}
-        lines = torch.unflatten(records[..., self._header_bytes :], 2, (self._span // LINE, -1))
-        numbers = self._numbers(lines).permute(0, 3, 1, 2, 4).flatten(2).flatten(0, 1)
         return QuantizedWeight(
-            numbers[: self.outputs, : self.inputs].contiguous().view(self.number),
+            torch.cat(numbers, 1)[: self.outputs, : self.inputs].contiguous().view(self.number),
             self.bits,
             self.group,
             steps=steps,
@@ -145,29 +175,30 @@ class GroupedWeight(PackedWeight):
     def __call__(
         self, x: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
     ) -> torch.Tensor:
+        return self.write(x, bias, x.new_empty(x.shape[0], self.outputs, dtype=out_dtype))
+
+    def write(self, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+        """Multiply as `__call__` does into out [T, outputs], contiguous but for its rows."""
         body = library.of(x, "linear_groups")
         if body is None or x.dtype not in library.TYPES or not self._built:
-            return multiply(x, self.dense(), bias, out_dtype)
+            return out.copy_(multiply(x, self.dense(), bias, out.dtype))
         if self.order is not None:
             x = x[:, self.order]
-        steps, scales = self.fields.get("steps"), self.fields["scales"]
-        return tiles.run(
-            body.linear_groups,
-            x,
-            self.outputs,
-            out_dtype,
-            self.data,
-            self.table,
-            bias,
-            layout=(
-                self.bits,
-                self.group,
-                0 if steps is None else steps.places,
-                _SCALES.index(scales.dtype),
-                "offsets" in self.fields,
-                "zeros" in self.fields,
-                self.zero,
-            ),
+        return tiles.run_into(out, body.linear_groups, x, self.data, self.table, bias, layout=self._layout)
+
+    @property
+    def _layout(self) -> tuple[int, ...]:
+        """What the compiled body is told of records: `GroupLayout` in kernels/csrc/cpu/linear.h."""
+        steps = self.fields.get("steps")
+        return (
+            self.bits,
+            self.number == torch.float8_e4m3fn,
+            self.group,
+            0 if steps is None else steps.places,
+            _SCALES.index(self.fields["scales"].dtype),
+            "offsets" in self.fields,
+            "zeros" in self.fields,
+            self.zero,
         )
 
     @property
@@ -175,14 +206,14 @@ class GroupedWeight(PackedWeight):
         """Whether the compiled body reads this layout."""
         offsets = self.fields.get("offsets")
         return (
-            self.number != torch.float8_e4m3fn
+            not (self.number == torch.float8_e4m3fn and (self.zero or "zeros" in self.fields))
             and self.group in (16, 32, 64, 128)
             and (offsets is None or offsets.dtype == self.fields["scales"].dtype)
             and ("steps" not in self.fields or self.inputs % SPAN == 0)
         )
 
     def can_join(self, other: PackedWeight) -> bool:
-        """Whether `join` takes both: one layout throughout, and no block of outputs that is not full."""
+        """Whether both can be one weight: one layout throughout, and all blocks of outputs of this one are full."""
         return (
             type(other) is type(self)
             and self.outputs % BLOCK == 0
@@ -190,18 +221,13 @@ class GroupedWeight(PackedWeight):
             and _equal(self.table, other.table)
             and all(
                 getattr(self, name) == getattr(other, name)
-                for name in ("inputs", "dtype", "group", "number", "fields", "zero")
+                for name in ("inputs", "dtype", "bits", "group", "number", "fields", "zero")
             )
         )
 
-    @property
-    @abstractmethod
-    def bits(self) -> int:
-        """Bits of a number."""
-
     @abstractmethod
     def _lines(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Numbers uint8 [blocks, records, lines, 16 outputs, 128 inputs] -> their bytes [blocks, records, ...]."""
+        """Numbers uint8 [blocks, records, lines, 16 outputs, inputs] -> their bytes [blocks, records, ...]."""
 
     @abstractmethod
     def _numbers(self, lines: torch.Tensor) -> torch.Tensor:
@@ -212,25 +238,44 @@ class GroupedWeight(PackedWeight):
         return SPAN if "steps" in self.fields else LINE
 
     @property
-    def _records(self) -> int:
-        """Records of a block."""
-        return -(-self.inputs // self._span)
+    def _ends_with_half(self) -> bool:
+        """Whether the last record has half a line."""
+        return self._span == LINE and 0 < self.inputs % LINE <= LINE // 2
+
+    def _parts(self, blocks: torch.Tensor) -> list[tuple[int, int, int, torch.Tensor]]:
+        """Records of one size in bytes [blocks, bytes of one]: the first, their count, inputs of each, their bytes."""
+        whole = -(-self.inputs // self._span) - self._ends_with_half
+        end = whole * self._record_bytes(self._span)
+        parts = [(0, whole, self._span, blocks[:, :end].view(len(blocks), whole, -1))] if whole else []
+        return [*parts, (whole, 1, LINE // 2, blocks[:, None, end:])] if self._ends_with_half else parts
+
+    @property
+    def _block_bytes(self) -> int:
+        whole = -(-self.inputs // self._span) - self._ends_with_half
+        return whole * self._record_bytes(self._span) + self._ends_with_half * self._record_bytes(LINE // 2)
 
     @property
     def _header_bytes(self) -> int:
         return -(-sum(field.nbytes for field in self.fields.values()) // _ALIGNMENT) * _ALIGNMENT
 
-    @property
-    def _record_bytes(self) -> int:
-        return self._header_bytes + self._span * BLOCK * self.bits // 8
+    def _record_bytes(self, inputs: int) -> int:
+        return self._header_bytes + inputs * BLOCK * self.bits // 8
+
+
+register(
+    "linear_groups(Tensor x, Tensor records, Tensor? table, Tensor? bias, int outputs, int[] layout, "
+    "ScalarType? out_dtype=None) -> Tensor",
+    lambda x, data, table, bias, outputs, layout, out_dtype=None: tiles.run_into(
+        x.new_empty(len(x), outputs, dtype=out_dtype),
+        library.required(x).linear_groups,
+        *(x, data, table, bias),
+        layout=tuple(layout),
+    ),
+    fake=lambda x, data, table, bias, outputs, layout, out_dtype=None: x.new_empty(len(x), outputs, dtype=out_dtype),
+    cost=PackedWeight.cost,
+    built=("cpu",),
+)
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     return one is other or (one is not None and other is not None and torch.equal(one, other))
-
-
-def join(weights: Sequence[GroupedWeight]) -> GroupedWeight:
-    """One weight with the outputs of all, in order; see `GroupedWeight.can_join`."""
-    data = tiles.empty(sum(one.data.nbytes for one in weights), weights[0].data.device)
-    torch.cat([one.data for one in weights], out=data)
-    return dataclasses.replace(weights[0], outputs=sum(one.outputs for one in weights), data=data)

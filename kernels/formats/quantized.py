@@ -19,9 +19,9 @@ class QuantizedWeight:
     """
 
     numbers: torch.Tensor
-    """[outputs, inputs] uint8 of four bits or fewer; or of eight bits, int8 or float8_e4m3fn."""
+    """[outputs, inputs] uint8 of six bits or fewer; or of eight bits, int8 or float8_e4m3fn."""
     bits: int
-    """Bits of a number, 4 or 8."""
+    """Bits of a number: 4, for fewer too, 5, 6 or 8."""
     group: int
     """Consecutive inputs of an output that share a scale."""
     scales: torch.Tensor
@@ -33,7 +33,7 @@ class QuantizedWeight:
     steps: torch.Tensor | None = None
     """[outputs, spans, 1 or 2] fp16, what scales and offsets of `SPAN` consecutive inputs are multiplied with."""
     table: torch.Tensor | None = None
-    """[16] fp32, what each number stands for."""
+    """[16] fp32, what each number of four bits stands for."""
     order: torch.Tensor | None = None
     """[inputs] int64, the input that each column of `numbers` belongs to; None: its own."""
 

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.formats.groups import GroupedWeight, join
+from kernels.formats.groups import GroupedWeight
 from kernels.formats.weight import PackedWeight
 from kernels.registry import Cost
 
 
-def stack_weights(weights: Sequence[PackedWeight]) -> PackedWeight:
-    """One weight with the outputs of all, in order; neighbours of one layout are multiplied with in one call."""
-    parts: list[PackedWeight] = []
-    for weight in weights:
-        before = parts[-1] if parts else None
-        if isinstance(before, GroupedWeight) and isinstance(weight, GroupedWeight) and before.can_join(weight):
-            parts[-1] = join((before, weight))
-        else:
-            parts.append(weight)
+def stack_weights(parts: Sequence[PackedWeight]) -> PackedWeight:
+    """One weight with the outputs of all, in order."""
     if len(parts) == 1:
         return parts[0]
     nothing = torch.empty(0, dtype=torch.uint8)
@@ -44,13 +37,17 @@ class StackedWeight(PackedWeight):
     def __call__(
         self, x: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        found = []
+        out = x.new_empty(x.shape[0], self.outputs, dtype=out_dtype)
         begin = 0
         for part in self.parts:
             end = begin + part.outputs
-            found.append(part(x, None if bias is None else bias[begin:end], out_dtype))
+            of_part, to = None if bias is None else bias[begin:end], out[:, begin:end]
+            if isinstance(part, GroupedWeight):
+                part.write(x, of_part, to)
+            else:
+                to.copy_(part(x, of_part, out_dtype))
             begin = end
-        return torch.cat(found, -1)
+        return out
 
     def cost(self, rows: int) -> Cost:
         costs = [part.cost(rows) for part in self.parts]

@@ -56,14 +56,26 @@ def run(
     layout: tuple[int, ...] = (),
     digits: int = 1,
 ) -> torch.Tensor:
-    """Call one of the library's functions with x [T, inputs] and the tensors of a weight -> [T, outputs].
+    """Call one of the library's functions with x [T, inputs] and the tensors of a weight -> [T, outputs]."""
+    out = x.new_empty(x.shape[0], outputs, dtype=out_dtype)
+    return run_into(out, function, x, *tensors, layout=layout, digits=digits)
+
+
+def run_into(
+    out: torch.Tensor,
+    function: Any,
+    x: torch.Tensor,
+    *tensors: torch.Tensor | None,
+    layout: tuple[int, ...] = (),
+    digits: int = 1,
+) -> torch.Tensor:
+    """Do so with `out` given.
 
     `layout` says how the weight lies, where the function serves several layouts, or what else it asks for; `digits` is
     how many rows a row of x becomes.
     """
     rows, inputs = x.shape
-    out = x.new_empty(rows, outputs, dtype=out_dtype)
     # As much as `linear_workspace` in kernels/csrc/cpu/linear.h says; the bodies check it.
-    size = (-(-rows * digits // 16) + torch.get_num_threads()) * 64 * -(-inputs // _GROUP) * _GROUP
+    size = (-(-rows * digits // 16) + torch.get_num_threads()) * 80 * -(-inputs // _GROUP) * _GROUP
     function(out, x, *tensors, _workspace.of(size), *layout)
     return out

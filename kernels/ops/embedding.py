@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels import library, reference
+from kernels.formats.stored import StoredRows, gguf
 from kernels.registry import Cost, register
 
 
@@ -19,6 +20,20 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return reference.embedding(tokens, weight)
     out = _rows(tokens, weight)
     body.embedding(out, tokens, weight)
+    return out
+
+
+def quantized_embedding(tokens: torch.Tensor, stored: StoredRows, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a table that a file stores quantised, times `scale` in fp32: tokens [T] int64 -> [T, width].
+
+    Raises:
+        IndexError: a token is not below the height.
+    """
+    body = library.of(stored.rows, "look_up_blocks")
+    if body is None or stored.type not in gguf.NUMBERS:
+        return (stored(tokens).dense() * scale).to(dtype)
+    out = stored.rows.new_empty(len(tokens), stored.inputs, dtype=dtype)
+    body.look_up_blocks(out, tokens, stored.rows, gguf.NUMBERS[stored.type], scale)
     return out
 
 

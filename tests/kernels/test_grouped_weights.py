@@ -6,14 +6,18 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.formats import QuantizedWeight, pack_quantized
+import kernels
+from kernels import library
+from kernels.formats import QuantizedWeight, pack_quantized, pack_stacked
 from kernels.formats.bytes import Bytes
-from kernels.formats.groups import GroupedWeight, join
+from kernels.formats.groups import GroupedWeight
 from kernels.formats.levels import Levels
-from kernels.formats.stored.gguf import PLAIN, TYPES, dense, unpack
+from kernels.formats.stacked import StackedWeight
+from kernels.formats.stored import StoredRows
+from kernels.formats.stored.gguf import NUMBERS, PLAIN, TYPES, dense, unpack
 
 examples = settings(max_examples=15, deadline=None)
 blocks = st.integers(1, 3)
@@ -67,7 +71,8 @@ def test_numbers_that_are_not_quantised_are_read_as_they_are(stored_type: str) -
         ("iq4_xs", Levels, 4.375),
         ("mxfp4", Levels, 4.5),
         ("q8_0", Bytes, 8.5),
-        ("q6_k", Bytes, 8.625),
+        ("q5_0", Levels, 5.5),
+        ("q6_k", Levels, 6.625),
     ],
 )
 def test_packed_weights_are_little_larger_than_stored_ones(
@@ -78,6 +83,61 @@ def test_packed_weights_are_little_larger_than_stored_ones(
     assert type(packed) is layout
     assert packed.data.nbytes * 8 == bits * 32 * 256
     assert packed.cost(1).bytes >= packed.data.nbytes
+
+
+def finite_rows(stored_type: str, outputs: int, blocks: int, seed: int) -> torch.Tensor:
+    """Any bits without infinite scales, of which not all bits are the same everywhere."""
+    rows = random_rows(stored_type, outputs, blocks, seed)
+    each = rows.view(outputs, blocks, -1)
+    halves = {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}.get(stored_type, (0, 2))
+    for at in halves:
+        each[..., at + 1] &= 0xBF  # a smaller exponent
+    return rows
+
+
+@pytest.mark.parametrize("stored_type", NUMBERS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(outputs=outputs, blocks=st.sampled_from([1, 2, 3, 5, 7, 18]), seed=st.integers(0, 10_000))
+def test_the_compiled_body_packs_as_the_layouts_say(
+    isa: str, stored_type: str, outputs: int, blocks: int, seed: int
+) -> None:
+    rows = finite_rows(stored_type, outputs, blocks, seed)
+    found = pack_quantized(outputs, StoredRows(stored_type, rows, rows.device), torch.float32)
+    assert library.of(rows, "pack_blocks") is not None
+    assert torch.equal(found.data, pack(stored_type, rows).data)
+
+
+def test_what_is_no_such_block_is_not_packed(isa: str) -> None:
+    rows = random_rows("q4_k", 16, 1, 0)
+    packed = pack("q4_k", rows)
+    body = library.required(rows)
+    with pytest.raises(ValueError, match="type is 12"):
+        body.pack_blocks(packed.data, rows, 256, 12)
+    with pytest.raises(ValueError, match="rows has 144 elements in dimension 1 instead of 288"):
+        body.pack_blocks(packed.data, rows, 512, 7)
+    with pytest.raises(ValueError, match="out has"):
+        body.pack_blocks(packed.data[1:], rows, 256, 7)
+    with pytest.raises(IndexError, match="tokens has an index"):
+        kernels.quantized_embedding(torch.tensor([16]), StoredRows("q4_k", rows, rows.device), 1, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stored_type", NUMBERS)
+def test_embeddings_are_looked_up_bit_for_bit(isa: str, stored_type: str, dtype: torch.dtype) -> None:
+    rows = finite_rows(stored_type, 20, 3, 0)
+    tokens = torch.tensor([3, 19, 0, 3])
+    found = kernels.quantized_embedding(tokens, StoredRows(stored_type, rows, rows.device), 1.25, dtype)
+    assert torch.equal(found, (oracle(stored_type, rows)[tokens] * 1.25).to(dtype))
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6, 8])
+@pytest.mark.parametrize("inputs", [1, 63, 64, 65, 127, 128, 200, 576, 896])
+def test_the_last_line_may_be_half_or_not_full(inputs: int, bits: int) -> None:
+    numbers = torch.randint(0, 1 << min(bits, 6), (19, inputs), dtype=torch.uint8)
+    numbers = numbers.view(torch.int8) if bits == 8 else numbers
+    weight = QuantizedWeight(numbers, bits, 16, torch.rand(19, -(-inputs // 16)).half(), zeros=3)
+    packed = pack_quantized(19, lambda rows: weight, torch.float32)
+    assert torch.equal(packed.dense(), weight.dense())
 
 
 def test_a_weight_of_many_outputs_is_unpacked_in_parts() -> None:
@@ -136,14 +196,19 @@ def test_e4m3_numbers_and_a_table_of_floats_are_kept_exactly() -> None:
     assert torch.equal(pack_quantized(20, lambda rows: four, torch.float32).dense(), expected)
 
 
-def test_weights_of_one_layout_are_joined_output_by_output() -> None:
-    first, second, other = (
-        pack(name, random_rows(name, 32, 2, seed)) for seed, name in enumerate(("q4_k",) * 2 + ("q6_k",))
-    )
-    assert first.can_join(second) and not first.can_join(other)
-    assert not pack("q4_k", random_rows("q4_k", 33, 2, 0)).can_join(second)
-    joined = join([first, second])
-    assert same(joined.dense(), torch.cat((first.dense(), second.dense())))
+def test_parts_of_one_layout_are_packed_as_one_weight_output_by_output() -> None:
+    stored = [("q4_k", 32), ("q4_k", 48), ("q4_k", 33), ("q4_k", 16), ("q6_k", 16)]
+    rows = [random_rows(name, outputs, 2, seed) for seed, (name, outputs) in enumerate(stored)]
+    rules = [StoredRows(name, each, each.device) for (name, _), each in zip(stored, rows, strict=True)]
+    plain = torch.randn(8, 512)
+    parts = [(torch.empty(len(each), 512), rule) for each, rule in zip(rows, rules, strict=True)]
+    stacked = pack_stacked([*parts, (plain, None)])
+    assert isinstance(stacked, StackedWeight)
+    # A part that does not fill its last block ends a weight.
+    assert [part.outputs for part in stacked.parts] == [32 + 48 + 33, 16, 16, 8]
+    dense = [oracle(name, each) for (name, _), each in zip(stored, rows, strict=True)]
+    assert same(stacked.dense(), torch.cat((*dense, plain)))
+    assert type(pack_stacked(parts[:2])) is Levels
 
 
 def test_weights_are_joined_if_their_inputs_are_in_one_order() -> None:
@@ -154,7 +219,6 @@ def test_weights_are_joined_if_their_inputs_are_in_one_order() -> None:
     ]
     first, second, other = (pack_quantized(16, lambda rows, one=one: one, torch.float32) for one in weights)
     assert first.can_join(second) and not first.can_join(other)
-    assert torch.equal(join([first, second]).dense(), torch.cat((first.dense(), second.dense())))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -172,4 +236,4 @@ def test_products_are_those_of_the_dense_weight(stored_type: str, dtype: torch.d
     exact = x.double() @ oracle(stored_type, rows).double().T + bias.double()
     found = packed(x, bias, torch.float32)
     assert found.dtype == torch.float32 and packed(x).dtype == dtype
-    assert float((found - exact).norm() / exact.norm()) < (1e-6 if dtype == torch.float32 else 4e-3)
+    assert float((found - exact).norm() / exact.norm()) < (1e-4 if dtype == torch.float32 else 4e-3)

@@ -36,6 +36,18 @@ inline float largest_magnitude(const bfloat16* x, int64_t count) {
   return to_float(bfloat16{static_cast<uint16_t>(~_mm_cvtsi128_si32(least))});
 }
 
+inline float largest_magnitude(const float* x, int64_t count) {
+  int32_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, x + i, sizeof(bits));
+    most = std::max(most, bits & 0x7fffffff);
+  }
+  float magnitude;
+  std::memcpy(&magnitude, &most, sizeof(most));
+  return magnitude;
+}
+
 // Gives the numbers of a row of x, rounded to the nearest of -limit to limit times the returned scale, to
 // `put(index, number)`, one register or less at a time; all are zero if x is. The scale is NaN if x is not finite.
 template <class Put>

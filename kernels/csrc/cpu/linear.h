@@ -8,8 +8,12 @@
 //   then a line of 32 words of 16 bits per output, where the j-th lowest 4 bits of word i are the level of input 32 j + i.
 // - weights with a scale per group (LinearGroups): a block is a row of records of 128 inputs, or 256 where scales are multiplied
 //   with steps. Before the numbers stand, for each of the 16 outputs in turn: steps, then for each group its scale, its offset
-//   and its zero, of which those that there are not take no room; zeros up to a multiple of 64 bytes. Numbers of four bits lie
-//   as int4's lines do, those of eight bits in tiles.
+//   and its zero, of which those that there are not take no room; zeros up to a multiple of 64 bytes. Behind it, for each line
+//   of 128 inputs, are steps. One of numbers of four bits is [16 outputs][2] words of 16 bits, and the j-th lowest 4 bits of
+//   step i are the numbers of inputs 32 j + 2 i and 32 j + 2 i + 1. Of those of five bits it is four such steps i, and behind
+//   them such words whose bit 4 r + j is the fifth of digit j of step r; of six bits two of them, and words whose bits
+//   8 r + 2 j and the next are the others. One of numbers of eight bits is [4 digits j][16 outputs][2] bytes. If 64 inputs or
+//   fewer are left for the last line, it has half as many steps, and digit j begins with input 16 j.
 // - fp32: a block is, for each input, its 16 weights.
 //
 // Results are rounded to the type of x, or stay the fp32 that sums are: `exact` is where these go, or null.
@@ -28,6 +32,8 @@ constexpr int64_t kBlock = 16;       // outputs of a tile
 constexpr int64_t kTileBytes = 64;   // of the inputs in one line of a tile
 constexpr int64_t kInt4Group = 128;  // inputs with one step
 constexpr int64_t kInt4GroupBytes = kBlock * (4 + kTileBytes);  // of a block
+
+constexpr int64_t kLine = 128;       // inputs that weights with a scale per group have side by side
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -88,14 +94,15 @@ enum class ScaleType : int64_t { kFloat32, kFloat16, kBfloat16, kInt8, kUint8 };
 
 // How a weight's records are laid out.
 struct GroupLayout {
-  int64_t bits;  // of a number: 4, or 8 with a sign
+  int64_t bits;  // of a number: 4, 5, 6, or 8 with a sign
+  bool e4m3;     // whether numbers of eight bits are e4m3
   int64_t group;  // inputs with one scale, a power of two from 16 to 128
   int64_t steps;  // fp16 numbers per output that scales are multiplied with: none, one, or two, the last for offsets
   ScaleType type;
   bool offsets, zeros;  // whether groups have offsets of that type, and zeros in int8
   int64_t zero;         // of all groups, where these have none
 
-  int64_t span() const { return steps == 0 ? 128 : 256; }
+  int64_t span() const { return steps == 0 ? kLine : 2 * kLine; }
   int64_t scale_bytes() const {
     return type == ScaleType::kFloat32 ? 4 : type == ScaleType::kFloat16 || type == ScaleType::kBfloat16 ? 2 : 1;
   }
@@ -104,9 +111,16 @@ struct GroupLayout {
     return ceil_div(kBlock * (2 * steps + span() / group * of_group), 64) * 64;
   }
   int64_t record_bytes() const { return header_bytes() + kBlock * span() * bits / 8; }
+  // Bytes of a block.
+  int64_t block_bytes(int64_t inputs) const {
+    const int64_t absent = span() == kLine && ends_with_half(inputs) ? kBlock * kLine / 2 * bits / 8 : 0;
+    return ceil_div(inputs, span()) * record_bytes() - absent;
+  }
+  // Whether the last line has half of the steps.
+  static bool ends_with_half(int64_t inputs) { return inputs % kLine != 0 && inputs % kLine <= kLine / 2; }
 };
 
-// Weights are scale * (number - zero) + offset in fp32, and so are the sums. Where there is a table, numbers are places in it.
+// Weights are scale * (number - zero) + offset. Where there is a table, numbers are places in it.
 template <class T>
 struct LinearGroups {
   T* out;
@@ -115,13 +129,13 @@ struct LinearGroups {
   const uint8_t* weight;  // packed
   const float* table;     // [16] or null
   void* workspace;
-  int64_t rows, outputs, inputs, x_stride;
+  int64_t rows, outputs, inputs, x_stride, out_stride;  // rows of out too may lie apart
   GroupLayout layout;
 };
 
-// Bytes of x once more, as fp32 or in tiles, and of a block or two of weights per thread, as bf16.
+// Bytes of x once more, as fp32 or in tiles, with scales and sums, and of a block or two of weights per thread, as bf16.
 inline int64_t linear_workspace(int64_t rows, int64_t inputs, int64_t threads) {
-  return (ceil_div(rows, kBlock) + threads) * kBlock * ceil_div(inputs, kInt4Group) * kInt4Group * 4;
+  return (ceil_div(rows, kBlock) + threads) * kBlock * ceil_div(inputs, kInt4Group) * kInt4Group * 5;
 }
 
 template <class T>

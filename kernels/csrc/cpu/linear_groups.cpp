@@ -1,6 +1,14 @@
-// Products with weights that have a scale per group of inputs, in vector registers on every instruction set.
+// Products with weights that have a scale per group of inputs.
 //
-// Weights of 256 inputs of a block become fp32 in the first-level cache, each rounded once, and are multiplied with all rows.
+// x becomes numbers once per call: int16 with a scale per line of 128 inputs, or fp32 where no integers hold the weights'
+// numbers. A register of sums has outputs of one row side by side, and goes over a group or 32 of its inputs: with int16 it is
+// exact. Each adds to the line's sum
+//   scale * (sum(number * x) - zero * sum(x)) + offset * sum(x),
+// and lines are added times the scale of x. This order does not depend on how many rows are multiplied at a time. Numbers of
+// weights are unpacked for each few rows anew: registers that multiply are what there is least of, and others do that.
+#include <algorithm>
+
+#include "cpu/group_numbers.h"
 #include "cpu/int8.h"
 #include "cpu/linear_vector.h"
 
@@ -8,182 +16,250 @@ namespace roundhouse {
 namespace {
 
 constexpr int kWidth = Vector::kWidth;
-constexpr int64_t kLine = 128;        // inputs
-constexpr int64_t kTileInputs = 16;   // of a tile of fp32
-constexpr int64_t kMostGroups = 16;   // of a record
+constexpr int kHalves = static_cast<int>(kBlock) / kWidth;  // registers of a block's outputs
+constexpr int64_t kDigit = kLine / 4;                       // inputs
+constexpr int64_t kMostChunks = kLine / 16;
+constexpr int64_t kAhead = 8192;  // bytes of weights that are asked for in advance, at least
 
-struct Unpacked {
-  using Weight = float;
-  using Number = float;
-  static constexpr int kWidth = Vector::kWidth;
-  static constexpr int kRegisters = static_cast<int>(kTileInputs) / kWidth;
-  static constexpr int64_t kInputs = kTileInputs, kPart = 16, kScratch = kPart * kBlock * kInputs;
-  static Vector numbers(const float* x) {
-    Vector loaded = Vector::load(x);
-    asm("" : "+v"(loaded.lanes));  // once: compilers would load it again for each line
-    return loaded;
+// x as it is multiplied. In a line that has half of its inputs, digits have their first half.
+template <class Arithmetic>
+struct Operand {
+  using Number = typename Arithmetic::Number;
+  int64_t rows, lines, zero;
+  bool ends_with_half;
+  int64_t chunks;  // of a digit, which have a sum of their own: two where groups are that short
+  Number* numbers;  // [line][row][128]
+  float* scales;    // [line][row]
+  float* totals;    // [line][chunk][row], sums of numbers: of each digit's first chunk, then of each one's second
+  float* starts;    // where sums begin, -zero times these, in the type of the sums
+
+  Operand(int64_t rows, int64_t inputs, const GroupLayout& layout, void* workspace)
+      : rows(rows), lines(ceil_div(inputs, kLine)), zero(layout.zero),
+        ends_with_half(layout.span() == kLine && GroupLayout::ends_with_half(inputs)), chunks(layout.group == 16 ? 2 : 1) {
+    numbers = static_cast<Number*>(workspace);
+    scales = reinterpret_cast<float*>(numbers + lines * rows * kLine);
+    totals = scales + lines * rows;
+    starts = totals + lines * rows * kMostChunks;
   }
-  static Vector weights(const float* line, int i) { return Vector::load(line + i * kWidth); }
-  static Vector add(Vector sum, Vector weights, Vector numbers) { return multiply_add(weights, numbers, sum); }
-  static Vector plus(Vector a, Vector b) { return a + b; }
-};
 
-#if defined(ROUNDHOUSE_AVX2)
+  int64_t place(int64_t line, int64_t chunk, int64_t row) const { return (line * kMostChunks + chunk) * rows + row; }
 
-inline Vector from_half(const uint8_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-}
-inline __m256i from_int8(const uint8_t* p) {
-  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-}
-inline Vector from_uint8(const uint8_t* p) {
-  return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
-}
-inline Vector signed_numbers(const uint8_t* p) { return {_mm256_cvtepi32_ps(from_int8(p))}; }
+  // A line of x, [128].
+  void put(int64_t line, int64_t row, const float* x) const {
+    Number* const to = numbers + (line * rows + row) * kLine;
+    scales[line * rows + row] = put_numbers(to, x);
+    for (int64_t chunk = 0; chunk < 4 * chunks; ++chunk) {
+      const Number* const from = to + chunk % 4 * kDigit + chunk / 4 * (kDigit / 2);
+      put_sums(from, kDigit / chunks, totals + place(line, chunk, row), starts + place(line, chunk, row));
+    }
+  }
 
-// The j-th lowest four bits of a register's width of words.
-inline __m256i digits(const uint8_t* words, int j) {
-  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words)));
-  return _mm256_and_si256(_mm256_srli_epi32(wide, 4 * j), _mm256_set1_epi32(15));
-}
-
-struct Table {
-  __m256 low, high;
-  explicit Table(const float* numbers) : low(_mm256_loadu_ps(numbers)), high(_mm256_loadu_ps(numbers + 8)) {}
-  Vector operator()(__m256i places) const {
-    const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(places, 28));  // the fourth bit as a sign
-    return {_mm256_blendv_ps(_mm256_permutevar8x32_ps(low, places), _mm256_permutevar8x32_ps(high, places), upper)};
+ private:
+  // -> the scale, which is NaN if x is not finite.
+  static float put_numbers(int16_t* to, const float* x) {
+    const float magnitude = largest_magnitude(x, kLine);
+    const bool none = magnitude <= 1e-30f;  // below, 32767 / magnitude would be infinite
+    const Vector factor = Vector::all(none ? 0.0f : 32767.0f / magnitude);
+    for (int64_t i = 0; i < kLine; i += kWidth) Int16::store_rounded(to + i, Vector::load(x + i) * factor);
+    return none ? 0.0f : magnitude * (1.0f / 32767.0f) + (magnitude - magnitude);
+  }
+  static float put_numbers(float* to, const float* x) {
+    std::copy(x, x + kLine, to);
+    return 1;
+  }
+  void put_sums(const int16_t* x, int64_t count, float* total, float* start) const {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += x[i];
+    *total = static_cast<float>(sum);
+    const int32_t begin = static_cast<int32_t>(-zero) * sum;
+    std::memcpy(start, &begin, sizeof(begin));
+  }
+  void put_sums(const float* x, int64_t count, float* total, float* start) const {
+    float sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += x[i];
+    *total = sum;
+    *start = static_cast<float>(-zero) * sum;
   }
 };
 
-struct Themselves {
-  Vector operator()(__m256i numbers) const { return {_mm256_cvtepi32_ps(numbers)}; }
-};
+// What numbers of a record's groups are multiplied with, and what is added.
+struct Header {
+  const GroupLayout& layout;
+  const uint8_t *steps, *scales, *offsets, *zeros;
 
-#else
-
-inline Vector from_half(const uint8_t* p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
-inline __m128i bytes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-inline Vector from_uint8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p)))}; }
-inline Vector signed_numbers(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p)))}; }
-
-// The j-th lowest four bits of a register's width of words.
-inline __m512i digits(const uint8_t* words, int j) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
-  return _mm512_and_si512(_mm512_srl_epi32(wide, _mm_cvtsi32_si128(4 * j)), _mm512_set1_epi32(15));
-}
-
-struct Table {
-  __m512 all;
-  explicit Table(const float* numbers) : all(_mm512_loadu_ps(numbers)) {}
-  Vector operator()(__m512i places) const { return {_mm512_permutexvar_ps(places, all)}; }
-};
-
-struct Themselves {
-  Vector operator()(__m512i numbers) const { return {_mm512_cvtepi32_ps(numbers)}; }
-};
-
-#endif
-
-inline Vector load_scales(const uint8_t* p, ScaleType type) {
-  switch (type) {
-    case ScaleType::kFloat32: return Vector::load(reinterpret_cast<const float*>(p));
-    case ScaleType::kFloat16: return from_half(p);
-    case ScaleType::kBfloat16: return Vector::load(reinterpret_cast<const bfloat16*>(p));
-    case ScaleType::kInt8: return signed_numbers(p);
-    default: return from_uint8(p);
+  Header(const GroupLayout& layout, const uint8_t* record) : layout(layout), steps(record) {
+    const int64_t of_groups = layout.span() / layout.group * kBlock;
+    scales = steps + 2 * kBlock * layout.steps;
+    offsets = scales + of_groups * layout.scale_bytes();
+    zeros = offsets + (layout.offsets ? of_groups * layout.scale_bytes() : 0);
   }
-}
 
-// What numbers of a record's groups are multiplied with, and what is added then, [group][16 outputs].
-struct Scales {
-  alignas(64) float factors[kMostGroups * kBlock];
-  alignas(64) float added[kMostGroups * kBlock];
+  // Of a register's width of outputs from `n` on.
+  Vector scale(int64_t group, int n) const {
+    const Vector stored = load(scales, group * kBlock + n);
+    return layout.steps == 0 ? stored : stored * from_half(steps + 2 * n);
+  }
+  Vector offset(int64_t group, int n) const {
+    const Vector stored = load(offsets, group * kBlock + n);
+    return layout.steps == 0 ? stored : stored * from_half(steps + 2 * ((layout.steps - 1) * kBlock + n));
+  }
+  Vector zero(int64_t group, int n) const { return from_int8(zeros + group * kBlock + n); }
 
-  Scales(const GroupLayout& layout, const uint8_t* record) {
-    const int64_t groups = layout.span() / layout.group, size = layout.scale_bytes();
-    const uint8_t* const scales = record + 2 * kBlock * layout.steps;
-    const uint8_t* const offsets = scales + groups * kBlock * size;
-    const uint8_t* const zeros = offsets + (layout.offsets ? groups * kBlock * size : 0);
-    for (int64_t n = 0; n < kBlock; n += kWidth) {
-      const Vector step = layout.steps > 0 ? from_half(record + 2 * n) : Vector::all(1);
-      const Vector other = layout.steps > 1 ? from_half(record + 2 * (kBlock + n)) : step;
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t at = g * kBlock + n;
-        const Vector factor = step * load_scales(scales + at * size, layout.type);
-        Vector offset = Vector::zero();
-        if (layout.offsets) offset = other * load_scales(offsets + at * size, layout.type);
-        const Vector zero = layout.zeros ? signed_numbers(zeros + at) : Vector::all(static_cast<float>(layout.zero));
-        (offset - factor * zero).store(added + at);
-        factor.store(factors + at);
-      }
+ private:
+  Vector load(const uint8_t* begin, int64_t at) const {
+    switch (layout.type) {
+      case ScaleType::kFloat32: return Vector::load(reinterpret_cast<const float*>(begin) + at);
+      case ScaleType::kFloat16: return from_half(begin + 2 * at);
+      case ScaleType::kBfloat16: return Vector::load(reinterpret_cast<const bfloat16*>(begin) + at);
+      case ScaleType::kInt8: return from_int8(begin + at);
+      default: return from_uint8(begin + at);
     }
   }
 };
 
-// `count` tiles of fp32, [16 outputs][16 inputs] each, of a record.
-template <class Values>
-void unpack(const GroupLayout& layout, const uint8_t* record, int64_t count, const Values& values, float* to) {
-  const Scales scales(layout, record);
-  const uint8_t* const numbers = record + layout.header_bytes();
-  for (int64_t tile = 0; tile < count; ++tile) {
-    const int64_t line = tile * kTileInputs / kLine, within = tile % (kLine / kTileInputs);
-    const int64_t group = tile * kTileInputs / layout.group * kBlock;
-    const uint8_t* const begin = numbers + line * kBlock * kLine * layout.bits / 8;
-    for (int64_t n = 0; n < kBlock; ++n) {
-      const Vector factor = Vector::all(scales.factors[group + n]), added = Vector::all(scales.added[group + n]);
-      float* const weights = to + (tile * kBlock + n) * kTileInputs;
-      for (int64_t i = 0; i < kTileInputs; i += kWidth) {
-        Vector number;
-        if (layout.bits == 4) {
-          number = values(digits(begin + 64 * n + 32 * (within % 2) + 2 * i, static_cast<int>(within / 2)));
-        } else {
-          number = signed_numbers(begin + (within / 4 * kBlock + n) * 64 + within % 4 * kTileInputs + i);
+// A block times kCount rows of x from `row` on -> sums [kCount][16 outputs]. Weights that lie so many bytes ahead are asked for.
+template <class Kind, int kCount>
+void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* block,
+                    const Operand<typename Kind::Arithmetic>& x, int64_t row, int64_t ahead, float* sums) {
+  using Arithmetic = typename Kind::Arithmetic;
+  using Number = typename Arithmetic::Number;
+  constexpr int kDigits = kCount < 4 ? 4 : 2;  // at a time: as many sums as there are registers for
+  constexpr int64_t kAsk = Kind::kStepBytes / (kHalves * (4 / kDigits));  // in each of the passes over a step
+  constexpr int64_t kAsks = (kAsk + 63) / 64;
+  constexpr int64_t kLineBytes = kDigit / 2 / Kind::kPairs * Kind::kStepBytes;
+  const int64_t of_record = layout.span() / kLine;
+  const int64_t header_bytes = layout.header_bytes(), record_bytes = layout.record_bytes();
+  std::fill(sums, sums + kCount * kBlock, 0.0f);
+  for (int64_t line = 0; line < x.lines; ++line) {
+    const uint8_t* const record = block + line / of_record * record_bytes;
+    const uint8_t* const numbers = record + header_bytes + line % of_record * kLineBytes;
+    const Header header(layout, record);
+    const char* next = reinterpret_cast<const char*>(numbers) + ahead;
+    if (line % of_record == 0) {
+      for (int64_t i = 0; i < header_bytes; i += 64) _mm_prefetch(next - header_bytes + i, _MM_HINT_T0);
+    }
+    Vector of_line[kHalves][kCount];
+    for (auto& half : of_line) std::fill(half, half + kCount, Vector::zero());
+    const bool is_half = x.ends_with_half && line + 1 == x.lines;
+    const int64_t chunks = is_half ? 1 : x.chunks, digit = is_half ? kDigit / 2 : kDigit;
+    const int64_t steps = digit / chunks / (2 * Kind::kPairs);  // of a chunk
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half) {
+#pragma GCC unroll 2
+        for (int first = 0; first < 4; first += kDigits) {
+          Vector sum[kDigits][kCount];
+          const int64_t place = x.place(line, 4 * chunk + first, row);
+#pragma GCC unroll 4
+          for (int j = 0; j < kDigits; ++j) {
+#pragma GCC unroll 8
+            for (int m = 0; m < kCount; ++m) sum[j][m] = Vector::all(x.starts[place + j * x.rows + m]);
+          }
+          const Number* from = x.numbers + (line * x.rows + row) * kLine + chunk * (kDigit / 2);
+          const uint8_t* step = numbers + chunk * steps * Kind::kStepBytes;
+          for (int64_t i = 0; i < steps; ++i, step += Kind::kStepBytes) {
+#pragma GCC unroll 8
+            for (int64_t ask = 0; ask < kAsks; ++ask) _mm_prefetch(next + ask * kAsk / kAsks, _MM_HINT_T0);
+            next += kAsk;
+#pragma GCC unroll 4
+            for (int pair = 0; pair < Kind::kPairs; ++pair, from += 2) {
+              asm("" : "+r"(from));  // compilers would keep an address for each row
+#pragma GCC unroll 4
+              for (int j = 0; j < kDigits; ++j) {
+                const auto weights = kind.weights(step, half, pair, first + j);
+#pragma GCC unroll 8
+                for (int m = 0; m < kCount; ++m) {
+                  sum[j][m] = Arithmetic::accumulate(weights, from + m * kLine + (first + j) * kDigit, sum[j][m]);
+                }
+              }
+            }
+          }
+#pragma GCC unroll 4
+          for (int j = 0; j < kDigits; ++j) {
+            const int n = half * kWidth;
+            const float* const totals = x.totals + place + j * x.rows;
+            const int64_t group = (line % of_record * kLine + (first + j) * digit + chunk * (kDigit / 2)) / layout.group;
+            const Vector scale = header.scale(group, n) * Vector::all(kind.unit);
+            Vector folded[kCount];
+#pragma GCC unroll 8
+            for (int m = 0; m < kCount; ++m) folded[m] = Arithmetic::to_floats(sum[j][m]);
+            if (layout.zeros) {
+              const Vector zero = Vector::zero() - header.zero(group, n);
+#pragma GCC unroll 8
+              for (int m = 0; m < kCount; ++m) folded[m] = multiply_add(zero, Vector::all(totals[m]), folded[m]);
+            }
+#pragma GCC unroll 8
+            for (int m = 0; m < kCount; ++m) of_line[half][m] = multiply_add(folded[m], scale, of_line[half][m]);
+            if (layout.offsets) {
+              const Vector offset = header.offset(group, n);
+#pragma GCC unroll 8
+              for (int m = 0; m < kCount; ++m) of_line[half][m] = multiply_add(offset, Vector::all(totals[m]), of_line[half][m]);
+            }
+          }
         }
-        multiply_add(number, factor, added).store(weights + i);
+      }
+    }
+    for (int m = 0; m < kCount; ++m) {
+      const Vector scale = Vector::all(x.scales[line * x.rows + row + m]);
+      for (int half = 0; half < kHalves; ++half) {
+        float* const to = sums + m * kBlock + half * kWidth;
+        multiply_add(of_line[half][m], scale, Vector::load(to)).store(to);
       }
     }
   }
-  // The next record.
-  for (int64_t i = 0; i < layout.record_bytes(); i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(record) + layout.record_bytes() + i, _MM_HINT_T0);
-  }
 }
 
-// `size` numbers of a row of x as fp32, zero if it has no more than `inputs`.
-template <class T>
-void spread(float* to, const T* x, int64_t inputs, int64_t size) {
-  int64_t i = 0;
-  for (; i + kWidth <= std::min(inputs, size); i += kWidth) Vector::load(x + i).store(to + i);
-  for (; i < size; ++i) to[i] = i < inputs ? to_float(x[i]) : 0.0f;
-}
-
-template <class T, class Values>
-void multiply(const LinearGroups<T>& p, const Values& values) {
-  const GroupLayout& layout = p.layout;
-  const int64_t records = ceil_div(p.inputs, layout.span()), of_record = layout.span() / kTileInputs;
-  float* const x = static_cast<float*>(p.workspace);
-  const Parts<Unpacked> parts{p.rows, p.inputs};
-  parallel_for(p.rows, p.rows * p.inputs * 6, [&](int64_t begin, int64_t end) {
+template <class Kind, class T>
+void multiply(const LinearGroups<T>& p, GroupLayout layout, const Kind& kind) {
+  using Arithmetic = typename Kind::Arithmetic;
+  const Operand<Arithmetic> x(p.rows, p.inputs, layout, p.workspace);
+  parallel_for(p.rows, p.rows * x.lines * kLine * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t tile = 0; tile < parts.tiles; tile += Unpacked::kPart) {
-        const int64_t first = tile * kTileInputs;
-        spread(x + parts.place(row, tile), p.x + row * p.x_stride + first, p.inputs - first, parts.stride(tile));
+      for (int64_t line = 0; line < x.lines; ++line) {
+        const T* const from = p.x + row * p.x_stride + line * kLine;
+        const int64_t inputs = std::min(kLine, p.inputs - line * kLine);
+        alignas(64) float numbers[kLine] = {};
+        if (inputs == kLine) {
+          for (int64_t i = 0; i < kLine; i += kWidth) Vector::load(from + i).store(numbers + i);
+        } else {
+          const int64_t digit = x.ends_with_half ? kDigit / 2 : kDigit;
+          for (int64_t i = 0; i < inputs; ++i) numbers[i / digit * kDigit + i % digit] = to_float(from[i]);
+        }
+        x.put(line, row, numbers);
       }
     }
   });
-  const auto tiles_of = [&](int64_t block, int64_t tile, int64_t count, float* scratch) {
-    const uint8_t* record = p.weight + (block * records + tile / of_record) * layout.record_bytes();
-    for (int64_t t = 0; t < count; t += of_record, record += layout.record_bytes()) {
-      unpack(layout, record, std::min(of_record, count - t), values, scratch + t * kBlock * kTileInputs);
+  const int64_t blocks = ceil_div(p.outputs, kBlock);
+  const int64_t record_bytes = layout.record_bytes(), block_bytes = layout.block_bytes(p.inputs);
+  const int64_t ahead = ceil_div(kAhead, record_bytes) * record_bytes;
+  const int64_t row_bytes = x.lines * kLine * static_cast<int64_t>(sizeof(typename Arithmetic::Number));
+  const int64_t cached = std::max<int64_t>(kRows, kCachedBytes / row_bytes / kRows * kRows);
+  parallel_parts(blocks, blocks * block_bytes * ceil_div(p.rows, kRows), [&](int64_t number, int64_t total) {
+    alignas(64) float sums[kRows * kBlock];
+    for (int64_t begin = 0; begin < p.rows; begin += cached) {
+      const int64_t count = std::min(cached, p.rows - begin), parts = ceil_div(count, kRows);
+      for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
+        for (int64_t part = 0; part < parts; ++part) {
+          const int64_t row = begin + count * part / parts, next = begin + count * (part + 1) / parts;
+          with_constant<kRows>(next - row, [&](auto rows) {
+            constexpr int kCount = decltype(rows)::value;
+            multiply_block<Kind, kCount>(kind, layout, p.weight + block * block_bytes, x, row, part == 0 ? ahead : 0, sums);
+          });
+          for (int64_t i = 0; i < (next - row) * kHalves; ++i) {
+            const int64_t n = block * kBlock + i % kHalves * kWidth;
+            const int lanes = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
+            if (lanes <= 0) continue;
+            const Vector sum = finish_sums(p, Vector::load(sums + i * kWidth), n, lanes);
+            const int64_t at = (row + i / kHalves) * p.out_stride + n;
+            if (p.exact != nullptr) {
+              sum.store(p.exact + at, lanes);
+            } else {
+              sum.store(p.out + at, lanes);
+            }
+          }
+        }
+      }
     }
-    return static_cast<const float*>(scratch);
-  };
-  multiply_all(parts, p.outputs, x, tiles_of, [&](int64_t row, int64_t n, Vector sums) {
-    const int count = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
-    if (count > 0) store_outputs(p, finish_sums(p, sums, n, count), row, n, count);
   });
 }
 
@@ -191,8 +267,18 @@ void multiply(const LinearGroups<T>& p, const Values& values) {
 
 template <class T>
 void linear_groups(const LinearGroups<T>& p) {
-  if (p.table != nullptr) return multiply(p, Table(p.table));
-  multiply(p, Themselves());
+  if (p.layout.bits == 8) {
+    if (p.layout.e4m3) return multiply(p, p.layout, Float8());
+    return multiply(p, p.layout, EightBits());
+  }
+  if (p.layout.bits == 5) return multiply(p, p.layout, MoreBits<1>());
+  if (p.layout.bits == 6) return multiply(p, p.layout, MoreBits<2>());
+  if (p.table == nullptr) return multiply(p, p.layout, FourBits());
+  if (p.layout.zeros || p.layout.zero != 0 || !IntegerTable::takes(p.table)) return multiply(p, p.layout, FloatTable(p.table));
+  const IntegerTable table(p.table);
+  GroupLayout layout = p.layout;
+  layout.zero = -table.least;
+  multiply(p, layout, table);
 }
 
 template void linear_groups(const LinearGroups<float>& p);

@@ -11,9 +11,10 @@ namespace {
 
 using Bias = tvm::ffi::Optional<TensorView>;
 
-// What all kinds of weights ask for. The workspace is for `digits` rows per row of x.
+// What all kinds of weights ask for, most of them that rows of `out` are one behind the other. The workspace is for `digits`
+// rows per row of x.
 void check(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace,
-           int64_t digits = 1) {
+           int64_t digits = 1, bool dense = true) {
   check_cpu(out, "out");
   check_cpu(x, "x");
   check_cpu(weight, "weight");
@@ -23,7 +24,7 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
   check_dimensions(x, 2, "x");
   check_dimensions(out, 2, "out");
   check_size(out, 0, x.size(0), "out");
-  check_dense(out, "out");
+  if (dense) check_dense(out, "out");
   check_dense(weight, "weight");
   check_dense(workspace, "workspace");
   check_type(weight, kUint8, "weight");
@@ -128,20 +129,24 @@ template <class T>
 void run_groups(const TensorView& out, const TensorView& x, const TensorView& weight, const float* table, const Bias& bias,
                 const TensorView& workspace, const GroupLayout& layout) {
   linear_groups(LinearGroups<T>{rounded<T>(out), exact<T>(out), data<T>(x), optional<T>(bias), data<uint8_t>(weight), table,
-                                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0), layout});
+                                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0), out.stride(0), layout});
 }
 
 void linear_groups_op(TensorView out, TensorView x, TensorView weight, Bias table, Bias bias, TensorView workspace,
-                      int64_t bits, int64_t group, int64_t steps, int64_t type, bool offsets, bool zeros, int64_t zero) {
-  check(out, x, weight, bias, workspace);
-  ROUNDHOUSE_CHECK(bits == 4 || bits == 8) << "bits is " << bits;
+                      int64_t bits, bool e4m3, int64_t group, int64_t steps, int64_t type, bool offsets, bool zeros,
+                      int64_t zero) {
+  check(out, x, weight, bias, workspace, 1, false);
+  ROUNDHOUSE_CHECK(is_dense(out, 1)) << "out must be contiguous but for its rows";
+  ROUNDHOUSE_CHECK(bits == 4 || bits == 5 || bits == 6 || bits == 8) << "bits is " << bits;
+  ROUNDHOUSE_CHECK(!e4m3 || (bits == 8 && !zeros && zero == 0)) << "e4m3 has eight bits and no zeros";
   ROUNDHOUSE_CHECK(group == 16 || group == 32 || group == 64 || group == 128) << "group is " << group;
   ROUNDHOUSE_CHECK(steps >= 0 && steps <= 2) << "steps is " << steps;
   ROUNDHOUSE_CHECK(type >= 0 && type <= 4) << "type is " << type;
-  const GroupLayout layout{bits, group, steps, static_cast<ScaleType>(type), offsets, zeros, zero};
+  const GroupLayout layout{bits, e4m3, group, steps, static_cast<ScaleType>(type), offsets, zeros, zero};
   ROUNDHOUSE_CHECK(steps == 0 || x.size(1) % layout.span() == 0) << "x has " << x.size(1) << " inputs";
-  check_weight(weight, out, ceil_div(x.size(1), layout.span()) * layout.record_bytes());
+  check_weight(weight, out, layout.block_bytes(x.size(1)));
   if (table.has_value()) {
+    ROUNDHOUSE_CHECK(bits == 4) << "numbers of " << bits << " bits have no table";
     check_cpu(*table, "table");
     check_type(*table, kFloat32, "table");
     check_dimensions(*table, 1, "table");

@@ -28,6 +28,12 @@ class StoredRows:
     """[outputs, bytes of a row] uint8, maybe mapped from the file."""
     device: torch.device
 
+    @property
+    def inputs(self) -> int:
+        """Weights in a row."""
+        block = gguf.TYPES[self.type]
+        return self.rows.shape[1] // block.bytes * block.inputs
+
     def __call__(self, index: slice | torch.Tensor) -> QuantizedWeight:
         return gguf.unpack(self.type, self.rows[index].to(self.device))
 

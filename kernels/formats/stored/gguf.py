@@ -79,7 +79,7 @@ def _five_bits(blocks: torch.Tensor, *, offset: bool) -> QuantizedWeight:
     """Q5_0 and Q5_1."""
     begin = 4 if offset else 2
     numbers = _digits(blocks[..., begin + 4 :], 16) | _fifth_bits(blocks, begin)
-    return _flat(numbers.flatten(1).view(torch.int8), 8, blocks, offset=offset)
+    return _flat(numbers.flatten(1), 5, blocks, offset=offset)
 
 
 def _flat(numbers: torch.Tensor, bits: int, blocks: torch.Tensor, *, offset: bool) -> QuantizedWeight:
@@ -115,7 +115,7 @@ def _q4_k(blocks: torch.Tensor) -> QuantizedWeight:
 
 def _q5_k(blocks: torch.Tensor) -> QuantizedWeight:
     numbers = _digits(blocks[..., 48:], 32) | _fields(blocks[..., 16:48], 32, 1) << 4
-    return _super(numbers.flatten(1).view(torch.int8), 8, 32, *_six_bit_factors(blocks), _fp16(blocks, 0, 2))
+    return _super(numbers.flatten(1), 5, 32, *_six_bit_factors(blocks), _fp16(blocks, 0, 2))
 
 
 def _six_bit_factors(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,9 +135,9 @@ def _super(
 
 def _q6_k(blocks: torch.Tensor) -> QuantizedWeight:
     low = _digits(blocks[..., :128], 64)
-    numbers = (low | _fields(blocks[..., 128:192], 32, 2) << 4).to(torch.int8) - 32
+    numbers = low | _fields(blocks[..., 128:192], 32, 2) << 4
     scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
-    return QuantizedWeight(numbers.flatten(1), 8, 16, scales, steps=_fp16(blocks, 208))
+    return QuantizedWeight(numbers.flatten(1), 6, 16, scales, zeros=32, steps=_fp16(blocks, 208))
 
 
 def _iq4_nl(blocks: torch.Tensor) -> QuantizedWeight:
@@ -179,3 +179,5 @@ TYPES = {
     "mxfp4": BlockType(32, 17, _mxfp4),
 }
 """Quantised types by their names in small letters."""
+NUMBERS = {name: number for number, name in enumerate(TYPES) if name != "mxfp4"}
+"""Types that compiled bodies read, as kernels/csrc/cpu/stored_blocks.h numbers them."""

