@@ -128,7 +128,8 @@ def _spend(
 
 def cheapest_best(probabilities: Sequence[float], price: float) -> int:
     """Return the tier that `router.tier.choose` takes."""
-    return max(range(len(COSTS)), key=lambda tier: (probabilities[tier] - price * COSTS[tier], -tier))
+    order = -1 if price > 0 else 1
+    return max(range(len(COSTS)), key=lambda tier: (probabilities[tier] - price * COSTS[tier], order * tier))
 
 
 def budget_table(spent: Sequence[Spent]) -> str:
