@@ -167,7 +167,12 @@ class LimitSettings(Quota, frozen=True, omit_defaults=False):
 class ApiKeySettings(Section, frozen=True):
     """One API key, stored as a digest only."""
 
-    id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs.")]
+    id: Annotated[
+        str,
+        Meta(
+            pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs; no other key of any tenant has it."
+        ),
+    ]
     sha256: Annotated[
         str, Meta(pattern="^[0-9a-f]{64}$", description="Hex SHA-256 of the key: `printf %s KEY | sha256sum`.")
     ]
@@ -353,6 +358,10 @@ def _check(settings: Settings) -> None:
     digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
+    ids = [key.id for tenant in settings.tenants for key in tenant.keys]
+    for id in ids:
+        if ids.count(id) > 1:  # a key is read, logged and billed by its id alone
+            raise SettingsError(f"tenants: two keys have the id '{id}'; give every key of all tenants an id of its own")
     _check_demo_key(settings)
     check_safety(settings.safety)
     check_embedder(settings.embedder)

@@ -118,8 +118,8 @@ class Choices:
 
     def text(self, index: int) -> TextProcessor:
         """Return the tokenizer of the model that gives answer number `index`."""
-        model = self.routes[index].model
-        return next(pool.text for pool in self._gateway.engines.pools if pool.name == model)
+        routed = self.routes[index]
+        return self._gateway.engines.pool(routed.base_model or routed.model).text
 
     def usage(self) -> dict[str, Any]:
         """Usage of the whole request; all turns must have ended."""

@@ -68,7 +68,7 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
 
     tier: str
     model: str
-    """Public name of the model that answers."""
+    """Public name of the model or adapter that answers."""
     replica: str
     reason: str
     """Reason in one word, for metrics: `requested`, `complexity`, `fallback` and so on."""
@@ -88,6 +88,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Scores of the replicas among which this one was chosen, if there were several."""
     earlier: Earlier | None = None
     """The answer that this one takes the place of."""
+    base_model: str | None = None
+    """Public name of the model that `model` is an adapter of; None if it is no adapter."""
 
 
 class Replayed(Struct, frozen=True):

@@ -168,6 +168,7 @@ class EngineAnswers:
                 service_tier=dispatched.share.tier,
                 scores=decision.scores,
                 earlier=earlier,
+                base_model=dispatched.adapter.model if dispatched.adapter else None,
             )
         )
 

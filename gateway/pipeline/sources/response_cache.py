@@ -215,6 +215,7 @@ class StoredAnswers:
                 cache_reason=admitted.cache.found.reason,
                 input_tokens=input_tokens,
                 service_tier=admitted.share.tier,
+                base_model=admitted.adapter.model if admitted.adapter else None,
             )
         )
 

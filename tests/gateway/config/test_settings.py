@@ -224,10 +224,14 @@ def test_a_wrong_environment_variable_is_named() -> None:
         load(environ={"ROUNDHOUSE_SERVER_PORT": "many"})
 
 
-def test_two_keys_must_differ(tmp_path: Path) -> None:
-    key = f'keys = [{{ id = "k", sha256 = "{"0" * 64}" }}]\n'
-    text = f'[[tenants]]\nname = "a"\n{key}[[tenants]]\nname = "b"\n{key}'
-    with pytest.raises(SettingsError, match="same sha256"):
+@pytest.mark.parametrize(
+    ("id", "digit", "message"), [("other", "0", "same sha256"), ("k", "1", "two keys have the id 'k'")]
+)
+def test_two_keys_must_differ(tmp_path: Path, id: str, digit: str, message: str) -> None:
+    """Of whatever tenants: one of two with the same id could not be used."""
+    first, second = (f'keys = [{{ id = "{i}", sha256 = "{d * 64}" }}]\n' for i, d in (("k", "0"), (id, digit)))
+    text = f'[[tenants]]\nname = "a"\n{first}[[tenants]]\nname = "b"\n{second}'
+    with pytest.raises(SettingsError, match=message):
         load(write(tmp_path, text), environ={})
 
 

@@ -104,6 +104,22 @@ async def test_a_name_is_a_model(
     assert [frame.adapter for frame in engine.generated] == [versions[0]] * 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_adapter_completes_prompts(
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str], stream: bool
+) -> None:
+    """Its tokens, which an echo needs, are those of its base model."""
+    registry.point("pirate", versions[0], model="tiny-small")
+    async with serve(engines={"small": [engine.address]}) as served:
+        await leads_to(served, versions[0])
+        answer: Any = await served.client.completions.create(
+            model="pirate", prompt="hello", max_tokens=3, echo=True, stream=stream
+        )
+        choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+        await served.settle()
+    assert "".join(choice.text for choice in choices) == "helloaaa"
+
+
 async def test_the_base_model_stays_itself(
     serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
