@@ -64,6 +64,9 @@ class MethodNotAllowed(InvalidRequest):
 class Unauthorized(ApiError):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"www-authenticate": "Bearer"})
+
 
 class Forbidden(ApiError):
     status, type, code = 403, "permission_error", "forbidden"

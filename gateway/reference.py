@@ -65,7 +65,8 @@ _METRICS = """# Metrics
 
 This page lists what every gateway serves at `/metrics` in Prometheus' text format, as
 `curl -s http://127.0.0.1:8080/metrics` shows it. No label names a tenant, key or user; numbers per tenant are in Redis,
-see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
+see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`; both
+have `_created`, the Unix time since which a series counts.
 
 This page is generated from `gateway/telemetry/metrics/` by `make docs`.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -15,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.text.processor import TextProcessor
+from gateway import __version__
 from gateway.access.identity import Principal
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.http.exchange import (
@@ -114,6 +117,7 @@ class Choices:
             "object": kind,
             "created": self._created,
             "model": self.routes[0].model,
+            "system_fingerprint": _fingerprint(self.routes[0].model),
         }
 
     def text(self, index: int) -> TextProcessor:
@@ -242,6 +246,12 @@ async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) 
         yield sse_event({"error": error.body()})
         return
     yield b"data: [DONE]\n\n"
+
+
+@functools.cache
+def _fingerprint(model: str) -> str:
+    """Name what the answers of a model depend on beside the request: the model, and this program's version."""
+    return "fp_" + hashlib.sha256(f"{__version__} {model}".encode()).hexdigest()[:10]
 
 
 def _check(event: TurnEvent | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -13,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, TooLarge, UnsupportedMediaType
 from gateway.protocol.log import TurnLog
 from gateway.protocol.nesting import check_depth
 from gateway.protocol.stream import Routed
+from gateway.services import gateway_of
 from gateway.telemetry.trace import TurnTrace
 
 CLIENT_CLOSED_REQUEST = 499
@@ -33,20 +35,43 @@ class JsonResponse(Response):
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body.
+    """The JSON object in a request's body, which may be compressed with gzip.
 
     Raises:
         InvalidRequest: it is not valid JSON, or no object.
-        TooLarge: see `gateway.http.middleware.BodyLimit`.
+        TooLarge: it is larger than `server.max_message_bytes`, see also `gateway.http.middleware.BodyLimit`.
+        UnsupportedMediaType: it is compressed in another way.
     """
+    content = await request.body()
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding in ("gzip", "x-gzip"):
+        content = _unzipped(content, gateway_of(request).settings.server.max_message_bytes)
+    elif coding != "identity":
+        raise UnsupportedMediaType(
+            f"content-encoding: {coding[:80]!r} is not supported; send the body as it is, or compressed with gzip",
+            param="content-encoding",
+        )
     try:
-        body = msgspec.json.decode(await request.body())
+        body = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
     check_depth(body, "the body", "invalid_json")
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return body
+
+
+def _unzipped(content: bytes, limit: int) -> bytes:
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        plain = stream.decompress(content, limit + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is not valid gzip: {error}", code="invalid_json") from None
+    if len(plain) > limit:
+        raise TooLarge(f"the body may have {limit} bytes; shorten the input")
+    if not stream.eof or stream.unused_data:
+        raise InvalidRequest("the body is not one whole gzip stream", code="invalid_json")
+    return plain
 
 
 def error_response(error: ApiError) -> JsonResponse:

@@ -22,7 +22,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class RequestHeaders:
-    """Gives every response an `x-request-id`, the client's own if it is well formed, and binds it to all log lines."""
+    """Gives every response an `x-request-id`, the client's own if it is well formed, and binds it to all log lines.
+
+    HTTP responses also say how long they took to begin, under OpenAI's name.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -31,7 +34,7 @@ class RequestHeaders:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        came, headers = monotonic(), Headers(scope=scope)
         offered = headers.get("x-request-id", "")
         request_id = offered if _REQUEST_ID.fullmatch(offered) else "req_" + secrets.token_hex(16)
 
@@ -40,10 +43,12 @@ class RequestHeaders:
                 sent = MutableHeaders(scope=message)
                 sent["x-request-id"] = request_id
                 sent["x-content-type-options"] = "nosniff"
+                if message["type"] == "http.response.start":
+                    sent["openai-processing-ms"] = str(round(1000 * (monotonic() - came)))
             await send(message)
 
         if scope["type"] == "http":
-            arrived.set(monotonic())
+            arrived.set(came)
             # Where requests are traced, their own spans replace this origin.
             parent = remote_parent(headers.get(TRACEPARENT))
             origin.set(Origin(parent) if parent else NO_ORIGIN)

@@ -45,6 +45,7 @@ async def read(request: Request) -> Response:
 
 routes: list[BaseRoute] = [
     Route("/v1/models", index, methods=["GET"]),
+    Route("/v1/models/", index, methods=["GET"]),
     # A name may contain slashes, as those of Hugging Face do.
     Route("/v1/models/{model:path}", read, methods=["GET"]),
 ]

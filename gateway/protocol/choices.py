@@ -92,6 +92,7 @@ def total_usage(usages: Iterable[TokenUsage], n: int) -> dict[str, Any]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

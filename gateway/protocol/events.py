@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from engine.text.processor import SamplingDefaults
 from gateway.errors import ApiError
 from gateway.protocol.items import ItemState, OutputItem
 from gateway.protocol.log import LogEntry, LogEntryKind, TurnLog
@@ -228,6 +229,7 @@ class ResponseView:
     def _response(self, status: str, output: list[Event], finished: Finished | None = None) -> Event:
         request, routed = self.request, self._log.routed
         sampling, tools = request.sampling, request.tools
+        defaults = routed.defaults if routed else SamplingDefaults()
         cut = _CUT.get(finished.reason) if finished else None
         response = {
             "id": self._id,
@@ -243,18 +245,19 @@ class ResponseView:
             "metadata": request.metadata,
             "model": routed.model if routed else request.model,
             "output": output,
-            "parallel_tool_calls": tools.parallel if tools else False,
+            "parallel_tool_calls": tools.parallel if tools else True,
             "previous_response_id": request.previous_response_id,
             "service_tier": routed.service_tier if routed else request.service_tier,
             "store": request.store,
-            "temperature": sampling.temperature,
+            "temperature": defaults.temperature if sampling.temperature is None else sampling.temperature,
             "text": {"format": request.format.shown if request.format else TEXT},
-            "tool_choice": tools.choice if tools else "none",
+            "tool_choice": tools.choice if tools else "auto",
             "tools": [_tool(tool) for tool in tools.tools] if tools else [],
             "top_logprobs": sampling.logprobs or 0,
-            "top_p": sampling.top_p,
+            "top_p": defaults.top_p if sampling.top_p is None else sampling.top_p,
             "truncation": "disabled",
             "usage": _usage(finished.usage) if finished else None,
+            **request.echo,
         }
         if finished is not None and finished.cost is not None:
             response["roundhouse"] = {"cost_microdollars": finished.cost}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -114,6 +114,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     store: bool = True
     metadata: dict[str, str] = {}
     service_tier: ServiceTier = "auto"
+    echo: dict[str, Any] = {}
+    """Parameters without effect that a response repeats."""
 
     @property
     def extent(self) -> int:
@@ -256,13 +258,15 @@ def converted(body: Mapping[str, Any], type_: type[_T], *, strict: bool = True) 
     try:
         return msgspec.convert(body, type_, strict=strict)
     except msgspec.ValidationError as error:
-        raise _invalid_body(error) from None
+        raise _invalid_body(error, body, type_, strict) from None
 
 
-def _invalid_body(error: msgspec.ValidationError) -> ApiError:
+def _invalid_body(error: msgspec.ValidationError, body: Mapping[str, Any], type_: type[Any], strict: bool) -> ApiError:
     text = str(error)
     where = _AT_PATH.search(text)
     path = where["path"].lstrip(".") if where else ""
+    if path.endswith("[...]") and (field := path.removesuffix("[...]")) in body:
+        path = _with_key(field, body[field], get_type_hints(type_, include_extras=True)[field], strict)
     reason = text[: where.start()] if where else text
     unknown = _UNKNOWN_FIELD.match(reason)
     if unknown:
@@ -273,6 +277,16 @@ def _invalid_body(error: msgspec.ValidationError) -> ApiError:
         name = f"{path}.{missing[1]}" if path else missing[1]
         return missing_parameter(name)
     return InvalidRequest(f"{path or 'body'}: {reason}", param=path or None, code="invalid_value")
+
+
+def _with_key(field: str, value: Any, hint: Any, strict: bool) -> str:
+    """Return the path of the first wrong value in an object whose keys are the client's; msgspec does not name them."""
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        try:
+            msgspec.convert({key: each}, hint, strict=strict)
+        except msgspec.ValidationError:
+            return f"{field}.{key[:80]}"
+    return field
 
 
 def _token_id(key: str) -> int:

@@ -52,13 +52,16 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "context_management": ([],),
     "conversation": (),
     "image": (),
-    "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
     "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
     "truncation": ("disabled",),
 }
 """Known, not served: field -> the values that ask for nothing."""
+
+
+_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+"""Parameters without effect that OpenAI's responses repeat."""
 
 
 class PromptCacheOptions(Struct):
@@ -89,6 +92,8 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
 
     # Accepted: they cannot change the answer.
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    """Most calls of tools that a server runs itself; there are none."""
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
@@ -101,7 +106,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     context_management: Any = None
     conversation: Any = None
     image: Any = None
-    max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
     reasoning: Any = None
@@ -140,6 +144,11 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
         store=create.store is not False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",
+        echo={
+            name: value
+            for name in (*_ECHOED, *(() if tools else ("tool_choice", "parallel_tool_calls")))
+            if (value := getattr(create, name)) is not None
+        },
     )
     return request, bool(create.stream)
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from engine.text.processor import SamplingDefaults
 from gateway.errors import ApiError
 from router.replica import Score
 
@@ -90,6 +91,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """The answer that this one takes the place of."""
     base_model: str | None = None
     """Public name of the model that `model` is an adapter of; None if it is no adapter."""
+    defaults: SamplingDefaults = SamplingDefaults()
+    """Sampling parameters of the model where the request names none."""
 
 
 class Replayed(Struct, frozen=True):

@@ -169,6 +169,7 @@ class EngineAnswers:
                 scores=decision.scores,
                 earlier=earlier,
                 base_model=dispatched.adapter.model if dispatched.adapter else None,
+                defaults=engine.pool.text.defaults,
             )
         )
 

@@ -14,6 +14,7 @@ from cache.response import CachedAnswer, Lookup, LookupOutcome, ResponseCache, W
 from cache.shape import shape_of
 from cache.statistics import CacheCounter
 from cache.wording import asks_for_chance, depends_on_time, is_personal, refuses
+from engine.text.processor import SamplingDefaults
 from gateway.access.identity.secret import derive
 from gateway.billing.cost import picodollars
 from gateway.config.settings import Settings
@@ -203,6 +204,8 @@ class StoredAnswers:
     ) -> None:
         if admitted.turn.log.items:
             return  # it was told before the first text
+        base = admitted.adapter.model if admitted.adapter else None
+        defaults = {pool.name: pool.text.defaults for pool in admitted.pools}
         admitted.turn.append(
             Routed(
                 tier=tier,
@@ -215,7 +218,8 @@ class StoredAnswers:
                 cache_reason=admitted.cache.found.reason,
                 input_tokens=input_tokens,
                 service_tier=admitted.share.tier,
-                base_model=admitted.adapter.model if admitted.adapter else None,
+                base_model=base,
+                defaults=defaults.get(base or model, SamplingDefaults()),
             )
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served, eventually
 
@@ -38,8 +38,16 @@ def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
 async def test_a_whole_answer_has_openais_shape(serve: Serve) -> None:
     """Message, finish reason and usage; the model that answered, not the name asked for."""
     async with serve() as served:
-        answer = await whole(served, extra_body=UNENDED)
+        raw = await served.client.chat.completions.with_raw_response.create(
+            model="small", messages=USER, max_tokens=8, temperature=0, extra_body=UNENDED
+        )
         await served.settle()
+    answer = raw.parse()
+    ChatCompletion.model_validate_json(raw.http_response.content, strict=True)
+    assert 0 <= int(raw.headers["openai-processing-ms"]) < 20_000
+    assert answer.system_fingerprint is not None and answer.system_fingerprint.startswith("fp_")
+    assert answer.usage is not None and answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 0
     assert answer.object == "chat.completion"
     assert answer.id.startswith("chatcmpl-")
     assert answer.model == "tiny-small"

@@ -33,8 +33,9 @@ async def test_a_model_that_is_called_like_its_tier_is_there_once(serve: Serve) 
 
 
 async def test_one_name_can_be_looked_up(serve: Serve) -> None:
-    """And an unknown one is OpenAI's 404."""
+    """And an unknown one is OpenAI's 404; no name at all is the list."""
     async with serve() as served:
+        assert await served.client.get("/models/", cast_to=object) == await served.client.get("/models", cast_to=object)
         model = await served.client.models.retrieve("tiny-small")
         with pytest.raises(openai.NotFoundError) as caught:
             await served.client.models.retrieve("org/other")

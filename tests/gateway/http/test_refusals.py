@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import httpx2
@@ -50,6 +52,33 @@ async def test_a_body_that_is_no_json_object(serve: Serve, path: str) -> None:
         for content in (b"", b'{"model": ', b'{"user": "\xff\xfe"}', b'{"user": "\\ud800"}', b"[" * 100_000, b"[]"):
             refused(await post(served, path, content), 400, "invalid_json")
         await served.settle()
+
+
+async def test_a_compressed_body(serve: Serve) -> None:
+    """gzip is read, up to the same size as a plain body; nothing else is."""
+    chat = "chat/completions"
+
+    async def compressed(content: bytes, coding: str = "gzip") -> httpx2.Response:
+        headers = {"authorization": f"Bearer {KEY}", "content-encoding": coding}
+        async with httpx2.AsyncClient(headers=headers, verify=False) as client:
+            return await client.post(f"{served.base_url}/{chat}", content=content)
+
+    async with serve(server={"max_message_bytes": 2000}) as served:
+        body = gzip.compress(json.dumps({**prompt_of(chat), "max_tokens": 1}).encode())
+        assert (await compressed(body)).status_code == 200
+        refused(await compressed(gzip.compress(b" " * 100_000)), 413, "request_too_large")
+        for broken in (b"{}", body[:-9], body + body):
+            refused(await compressed(broken), 400, "invalid_json")
+        refused(await compressed(b"{}", "br"), 415, "unsupported_media_type", "content-encoding")
+        await served.settle()
+
+
+async def test_whoever_has_no_key_is_told_how_to_send_one(serve: Serve) -> None:
+    """RFC 9110 wants the scheme in every 401."""
+    async with serve() as served:
+        for key in (None, "wrong"):
+            response = await post(served, "chat/completions", prompt_of("chat/completions"), key)
+            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -20,6 +20,7 @@ def test_a_prompt_counts_once_however_many_answers_it_has() -> None:
         "completion_tokens": 11,
         "total_tokens": 41,
         "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai.types.responses import Response, ResponsesServerEvent
 from pydantic import TypeAdapter
 
+from engine.text.processor import SamplingDefaults
 from gateway.errors import EngineFailed, RateLimited, Unavailable
 from gateway.protocol.events import Event, ResponseView, error_event, with_stream_id
 from gateway.protocol.log import TurnLog
 from gateway.protocol.requests import Message, Sampling, TurnRequest
+from gateway.protocol.response_create import parse_response_create
 from gateway.protocol.stream import (
     ArgumentsDelta,
     CallBegun,
@@ -144,6 +147,31 @@ def test_what_was_asked_for_is_repeated() -> None:
     shown = view.response()
     assert (shown["instructions"], shown["metadata"], shown["max_output_tokens"]) == ("be brief", {"a": "b"}, 5)
     assert (shown["previous_response_id"], shown["store"], shown["model"]) == ("resp_0", False, "m")
+
+
+def test_what_was_not_asked_for_has_openais_defaults() -> None:
+    """And where the model decides, its own; what has no effect is repeated only if it was sent."""
+    _, view = events(ROUTED)
+    shown = view.response()
+    assert (shown["tool_choice"], shown["parallel_tool_calls"], shown["truncation"]) == ("auto", True, "disabled")
+    assert (shown["temperature"], shown["top_p"]) == (0.0, 1.0)
+    assert "user" not in shown
+    body = {
+        "user": "ann",
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "max_tool_calls": 3,
+        "tool_choice": "none",
+    }
+    request, _ = parse_response_create({"input": "hi", "temperature": 0.5, **body})
+    _, view = events(
+        replace(ROUTED, defaults=SamplingDefaults(temperature=1, top_p=0.9)),
+        sampling=request.sampling,
+        echo=request.echo,
+    )
+    shown = view.response()
+    assert {name: shown[name] for name in body} == body
+    assert (shown["temperature"], shown["top_p"]) == (0.5, 0.9)
 
 
 def test_an_error_event_is_openais() -> None:
