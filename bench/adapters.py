@@ -95,7 +95,8 @@ def _measure(arguments: argparse.Namespace) -> Curve:
     before = probe(arguments.dtype, arguments.probe_bytes)
     with tempfile.TemporaryDirectory() as folder:
         source = RandomAdapters(Path(folder), arguments.model, rank=arguments.rank, count=max(counts))
-        sectors = source.sectors(getattr(torch, arguments.dtype))
+        dtype = getattr(torch, arguments.dtype)
+        sectors = source.sectors(dtype, dtype)
         total = blocks + sectors * max(counts)
         runner = ModelRunner(arguments.model, blocks=total, precision=Precision(arguments.dtype), adapters=source)
         assert runner.bank is not None

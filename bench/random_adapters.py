@@ -36,12 +36,13 @@ class StoredAdapters:
     def versions(self) -> list[str]:
         return list(self._folders)
 
-    def sectors(self, dtype: torch.dtype) -> int:
-        """KV blocks that one adapter takes; all of them are alike."""
+    def sectors(self, dtype: torch.dtype, kv_dtype: torch.dtype) -> int:
+        """KV blocks that one adapter takes, with weights of `dtype`; all of them are alike."""
         config = self._config
         manifest = next(iter(self._manifests.values()))
         layout = lay_out(shape(config, manifest.targets, manifest.base_biases), dtype)
-        return -(-layout.elements // (2 * config.layers * BLOCK_SIZE * config.kv_heads * config.head_dim))
+        block_bytes = 2 * config.layers * BLOCK_SIZE * config.kv_heads * config.head_dim * kv_dtype.itemsize
+        return -(-layout.elements * dtype.itemsize // block_bytes)
 
     def manifest(self, version: str) -> Manifest:
         return self._manifests[version]

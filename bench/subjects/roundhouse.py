@@ -46,9 +46,10 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
     blocks = _blocks(setup)
     source = StoredAdapters(Path(setup.model), [Path(folder) for folder in setup.adapters]) if setup.adapters else None
     if source is not None:
-        # Of a GGUF file the engine chooses the type itself; none is larger than this one.
-        dtype = torch.float32 if setup.precision == "stored" else getattr(torch, _DTYPES[setup.precision])
-        blocks += len(setup.adapters) * source.sectors(dtype)
+        # Weights of a GGUF file are multiplied in fp32, beside keys and values in bf16.
+        kv_dtype = torch.bfloat16 if setup.precision == "stored" else getattr(torch, _DTYPES[setup.precision])
+        dtype = torch.float32 if setup.precision == "stored" else kv_dtype
+        blocks += len(setup.adapters) * source.sectors(dtype, kv_dtype)
     runner = ModelRunner(
         Path(setup.model),
         blocks=blocks,
