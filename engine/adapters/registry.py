@@ -22,6 +22,7 @@ import msgspec
 
 from engine.adapters.config import read_config
 from engine.adapters.format import CONFIG, MAX_WEIGHTS_BYTES, WEIGHTS, AdapterError, check_adapter, digests
+from engine.adapters.gguf import as_folder
 from engine.adapters.manifest import Manifest
 from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
 from engine.adapters.tensors import read_header
@@ -84,16 +85,18 @@ class AdapterRegistry:
 
     # Versions.
 
-    def add(self, folder: Path, base: Path, *, progress: Progress | None = None) -> Manifest:
-        """Check the adapter in `folder` against the base model in the directory `base`, and store it. Idempotent.
+    def add(self, source: Path, base: Path, *, progress: Progress | None = None) -> Manifest:
+        """Check an adapter, peft's folder or a GGUF file, against the base model `base`, and store it. Idempotent.
 
         Raises:
             AdapterError, CheckpointError: it cannot be served, and why; nothing was stored.
             RegistryError: the registry cannot be used.
         """
-        read_config(folder / CONFIG)
-        read_header(folder / WEIGHTS, max_bytes=MAX_WEIGHTS_BYTES)
-        with self._storage.staging() as staged:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(as_folder(source, base))
+            read_config(folder / CONFIG)
+            read_header(folder / WEIGHTS, max_bytes=MAX_WEIGHTS_BYTES)
+            staged = stack.enter_context(self._storage.staging())
             # The copy is checked: nobody can change it in between.
             for name in (CONFIG, WEIGHTS):
                 copy_file(folder / name, staged / name, progress)

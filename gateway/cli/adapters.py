@@ -31,7 +31,7 @@ _SHOW_PROGRESS_BYTES = 32 * 1024 * 1024
 _model = click.option(
     "--model", metavar="NAME", help="Public name of the base model; needed where the adapter's config does not name it."
 )
-_folder = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_source = click.argument("source", type=click.Path(exists=True, path_type=Path))
 
 
 class Age(click.ParamType[float]):
@@ -50,8 +50,9 @@ class Age(click.ParamType[float]):
 def adapter() -> None:
     """LoRA adapters: check them, register them, give them names.
 
-    An adapter is a folder that peft's save_pretrained wrote. It is checked, copied into the registry as a version, and
-    clients reach it by a name that points to that version. Running gateways see changes within a second.
+    An adapter is a folder that peft's save_pretrained wrote, or llama.cpp's GGUF file. It is checked, copied into the
+    registry as a version, and clients reach it by a name that points to that version. Running gateways see changes
+    within a second.
 
     \b
     See whether an adapter can be served:
@@ -66,23 +67,25 @@ def adapter() -> None:
 
 @adapter.command("check")
 @config_option
-@_folder
+@_source
 @_model
-def check(config: str | None, folder: Path, model: str | None) -> None:
-    """Say whether the adapter in FOLDER can be served, and what is in it; `adapter add` then stores it."""
+def check(config: str | None, source: Path, model: str | None) -> None:
+    """Say whether the adapter in SOURCE can be served, and what is in it; `adapter add` then stores it."""
     from engine.adapters.format import check_adapter
+    from engine.adapters.gguf import as_folder
 
-    pool = _base(load_settings(config), folder, model)
-    with _explained(folder), _progress(folder, 1) as advance:
-        manifest = check_adapter(folder, Path(pool.model), progress=advance)
+    pool = _base(load_settings(config), source, model)
+    base = Path(pool.model)
+    with _explained(source), as_folder(source, base) as folder, _progress(source, 1) as advance:
+        manifest = check_adapter(folder, base, progress=advance)
     _print_manifest(manifest)
-    click.echo(f"{folder} can be served on {pool.name}")
+    click.echo(f"{source} can be served on {pool.name}")
 
 
 @adapter.command("add")
 @config_option
 @click.argument("name")
-@_folder
+@_source
 @_model
 @click.option("--tenant", "tenants", multiple=True, help="Tenant that may use it; may be repeated. Without: all.")
 @click.option("--description", default="", help="Text for people, shown by /v1/models.")
@@ -90,26 +93,26 @@ def check(config: str | None, folder: Path, model: str | None) -> None:
 def add(
     config: str | None,
     name: str,
-    folder: Path,
+    source: Path,
     model: str | None,
     tenants: tuple[str, ...],
     description: str,
     pin: bool,
 ) -> None:
-    """Check the adapter in FOLDER, register it as a version and point NAME to it: clients send NAME as `model`."""
+    """Check the adapter in SOURCE, register it as a version and point NAME to it: clients send NAME as `model`."""
     settings = load_settings(config)
     _refuse_unknown_tenants(config, settings, tenants)
     if name in {pool.name for pool in settings.pools}:
         raise click.ClickException(f"{name!r} is the name of a model; choose another one")
-    with _explained(folder):
+    with _explained(source):
         registry = _registry(settings)
         if name in registry.names():
             raise click.ClickException(
-                f"{name!r} exists; have it lead to this adapter with: roundhouse adapter swap {name} {folder}"
+                f"{name!r} exists; have it lead to this adapter with: roundhouse adapter swap {name} {source}"
             )
-        pool = _base(settings, folder, model)
-        with _progress(folder, 2) as advance:
-            manifest = registry.add(folder, Path(pool.model), progress=advance)
+        pool = _base(settings, source, model)
+        with _progress(source, 2) as advance:
+            manifest = registry.add(source, Path(pool.model), progress=advance)
         registry.point(
             name, manifest.version, model=pool.name, tenants=tenants or None, pinned=pin, description=description
         )
@@ -122,7 +125,7 @@ def add(
 @click.argument("name")
 @click.argument("source")
 def swap(config: str | None, name: str, source: str) -> None:
-    """Point NAME to SOURCE: a folder, which is checked and registered, or the beginning of a version.
+    """Point NAME to SOURCE: an adapter, which is checked and registered, or the beginning of a version.
 
     Running turns keep the version that they began with; tenants, pin and description stay. The command that goes back
     is printed. Example: roundhouse adapter swap pirate runs/pirate-2
@@ -133,7 +136,7 @@ def swap(config: str | None, name: str, source: str) -> None:
     with _explained(source):
         registry = _registry(settings)
         pool = _pool(settings, registry.resolve(name).model)
-        if Path(source).is_dir():
+        if Path(source).exists():
             with _progress(Path(source), 2) as advance:
                 version = registry.add(Path(source), Path(pool.model), progress=advance).version
         else:
@@ -252,12 +255,12 @@ def _pool(settings: Settings, name: str) -> PoolSettings:
     raise click.ClickException(f"no model is named {name!r} in the configuration; there are: {known}")
 
 
-def _base(settings: Settings, folder: Path, model: str | None) -> PoolSettings:
+def _base(settings: Settings, source: Path, model: str | None) -> PoolSettings:
     """Return the pool that was named, or whose model the adapter's config names, or the only one."""
     if model is not None:
         return _pool(settings, model)
     try:
-        config = msgspec.json.decode((folder / "adapter_config.json").read_bytes())
+        config = msgspec.json.decode((source / "adapter_config.json").read_bytes())
         trained_on = str(config.get("base_model_name_or_path") or "")
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         trained_on = ""  # the check says what is wrong with it
@@ -306,11 +309,11 @@ def _explained(subject: object = None) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(folder: Path, passes: int) -> Iterator[Callable[[int], object] | None]:
+def _progress(source: Path, passes: int) -> Iterator[Callable[[int], object] | None]:
     """Show a bar on a terminal while a large file is copied and hashed."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    weights = folder / "adapter_model.safetensors"
+    weights = source / "adapter_model.safetensors" if source.is_dir() else source
     size = weights.stat().st_size if weights.is_file() else 0
     if size < _SHOW_PROGRESS_BYTES or not sys.stderr.isatty():
         yield None

@@ -123,27 +123,13 @@ class GgufCheckpoint(ModelCheckpoint):
         if not place.type.finite(data):
             raise CheckpointError(f"tensor {name!r} has scales that are infinite or not a number")
         if len(names) == 1:
-            yield StoredTensor(names[0], place.type.name, place.shape, self._ordered(name, data))
+            rows = in_halves(name, data, self.config) if self._architecture.rotary_pairs else data
+            yield StoredTensor(names[0], place.type.name, place.shape, rows)
             return
         if place.shape[0] != experts:
             raise CheckpointError(f"tensor {name!r} stacks {place.shape[0]} experts where the model has {experts}")
         for expert, part in zip(names, data, strict=True):
             yield StoredTensor(expert, place.type.name, place.shape[1:], part)
-
-    def _ordered(self, name: str, data: Bytes) -> Bytes:
-        """Put rows of query and key projections in the order in which a rotation's two values are half a head apart.
-
-        Within each head row 2i becomes row i, and row 2i + 1 row i + half a head.
-        """
-        rotated = _ROTATED.fullmatch(name)
-        if rotated is None or not self._architecture.rotary_pairs:
-            return data
-        heads = self.config.heads if rotated[1] == "q" else self.config.kv_heads
-        pairs = self.config.head_dim // 2
-        rows = heads * pairs * 2
-        if data.size % rows:
-            raise CheckpointError(f"tensor {name!r} does not have the {rows} rows of {heads} heads")
-        return data.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(data.shape)
 
     def _rope_tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         found = {}
@@ -154,6 +140,25 @@ class GgufCheckpoint(ModelCheckpoint):
                     raise CheckpointError(f"tensor {name!r} is not a list of F32")
                 found[name] = file.data(place).view(np.float32)
         return found
+
+
+def in_halves(name: str, data: Bytes, config: ModelConfig) -> Bytes:
+    """Put rows of query and key projections in the order in which a rotation's two values are half a head apart.
+
+    Within each head row 2i becomes row i, and row 2i + 1 row i + half a head. Other tensors stay as they are.
+
+    Raises:
+        CheckpointError: the tensor has another number of rows.
+    """
+    rotated = _ROTATED.fullmatch(name)
+    if rotated is None:
+        return data
+    heads = config.heads if rotated[1] == "q" else config.kv_heads
+    pairs = config.head_dim // 2
+    rows = heads * pairs * 2
+    if data.size % rows:
+        raise CheckpointError(f"tensor {name!r} does not have the {rows} rows of {heads} heads")
+    return data.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(data.shape)
 
 
 @contextmanager

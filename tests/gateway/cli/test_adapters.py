@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from engine.adapters.registry import AdapterRegistry
 from gateway.cli.root import main
+from tests.engine.adapters.test_gguf import converted
 from tests.engine.adapters.zoo import write_adapter
 from tests.engine.checkpoints import write_checkpoint
 
@@ -91,6 +92,15 @@ def test_add_gives_a_name_to_an_adapter(run: Run, place: Path, registry: Adapter
     pointer = registry.resolve("pirate")
     assert (pointer.model, pointer.tenants, pointer.pinned, pointer.description) == ("tiny", ("acme",), True, "Arr.")
     assert pointer.version[:12] in said
+
+
+def test_an_adapter_in_gguf_is_registered_and_swapped(run: Run, place: Path, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "plain", place / "tiny", "rank 8")
+    file = converted(tmp_path / "plain.gguf", place / "tiny", folder)
+    assert f"{file} can be served on tiny" in run("check", file, "--model", "tiny").output
+    run("add", "plain", folder, "--model", "tiny")
+    assert "plain leads to" in run("swap", "plain", file).output
+    assert "peft's folder" in run("check", folder / "adapter_config.json", "--model", "tiny", fails=True).output
 
 
 def test_an_adapter_of_another_model_is_refused_with_the_tensor(

@@ -20,6 +20,7 @@ from tests.engine.tokenizer_zoo import TEMPLATE, byte_level
 
 ARCHITECTURES = {
     "LlamaForCausalLM": gguf.MODEL_ARCH.LLAMA,
+    "MistralForCausalLM": gguf.MODEL_ARCH.LLAMA,
     "MixtralForCausalLM": gguf.MODEL_ARCH.LLAMA,
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
@@ -167,9 +168,7 @@ def _tensors(
     stored = {name: tensor for file in directory.glob("*.safetensors") for name, tensor in load_file(file).items()}
     found: list[tuple[str, torch.Tensor]] = []
     for name, tensor in stored.items():
-        heads = config["num_attention_heads"] if "q_proj" in name else config["num_key_value_heads"]
-        if architecture in _PAIRS and _is_rotated(name):
-            tensor = tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+        tensor = in_pairs(name, tensor, config, architecture)
         if architecture == gguf.MODEL_ARCH.GEMMA3 and "norm" in name:
             tensor = tensor + 1
         if ".experts." not in name:
@@ -186,6 +185,9 @@ def _tensors(
     return mapped
 
 
-def _is_rotated(name: str) -> bool:
-    """Whether a tensor belongs to a projection to queries or keys."""
-    return ".q_proj." in name or ".k_proj." in name
+def in_pairs(name: str, tensor: torch.Tensor, config: Mapping[str, Any], architecture: gguf.MODEL_ARCH) -> torch.Tensor:
+    """Order rows of a projection to queries or keys for rotations of neighbouring values, where a converter does so."""
+    if architecture not in _PAIRS or not (".q_proj." in name or ".k_proj." in name):
+        return tensor
+    heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
+    return tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
