@@ -144,7 +144,8 @@ async def _run(
             "stream": True,
         }
         asked, first = monotonic(), True
-        async with client.stream("POST", "/v1/responses", json=body) as response:
+        headers = {"x-roundhouse-events": "true"}
+        async with client.stream("POST", "/v1/responses", json=body, headers=headers) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
                 if not line.startswith("data: {"):

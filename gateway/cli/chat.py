@@ -16,6 +16,9 @@ import msgspec
 from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from gateway.protocol.codec import JsonCodec
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a connection that was lost is opened again: the first time, and at most."""
@@ -49,7 +52,10 @@ class Chat:
             OSError, WebSocketException: there is no server, or it refuses.
         """
         headers = {"Authorization": f"Bearer {self._key}"}
-        self._socket = await connect(self._address, additional_headers=headers, max_size=None)
+        # The subprotocol asks for the events in which the route comes.
+        self._socket = await connect(
+            self._address, additional_headers=headers, subprotocols=[Subprotocol(JsonCodec.subprotocol)], max_size=None
+        )
 
     async def close(self) -> None:
         """Close the connection."""

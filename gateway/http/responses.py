@@ -23,7 +23,9 @@ from gateway.http.exchange import (
 )
 from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.caching import from_headers
+from gateway.protocol.events import wants_extensions
 from gateway.protocol.input_items import input_items, parse_page
+from gateway.protocol.log import LogEntryKind
 from gateway.protocol.response_create import parse_response_create
 from gateway.services import Gateway, gateway_of
 from gateway.turns import Turn, Viewer
@@ -37,7 +39,7 @@ async def create(request: Request) -> Response:
     key = request.headers.get("idempotency-key")
     viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
     if stream:
-        return _stream(gateway, viewer)
+        return _stream(gateway, viewer, request)
     with viewer:
         return await while_connected(request.receive, _whole(viewer))
 
@@ -50,7 +52,7 @@ async def read(request: Request) -> Response:
     if not _streamed(request):
         return JsonResponse(turn.view.response())
     gateway.metrics.connections.resumed()
-    return _stream(gateway, turn.watch(_starting_after(request)))
+    return _stream(gateway, turn.watch(_starting_after(request)), request)
 
 
 async def cancel(request: Request) -> Response:
@@ -111,9 +113,9 @@ async def _ended(viewer: Viewer) -> None:
         pass
 
 
-def _stream(gateway: Gateway, viewer: Viewer) -> Response:
+def _stream(gateway: Gateway, viewer: Viewer, request: Request) -> Response:
     settings = gateway.settings
-    events = _events(viewer, settings.turns.coalesce_window)
+    events = _events(viewer, settings.turns.coalesce_window, extensions=wants_extensions(request.headers))
     send_timeout = settings.server.send_timeout
     return ServerSentEvents(events, close=viewer.close, send_timeout=send_timeout, headers=_headers(viewer.turn))
 
@@ -123,8 +125,10 @@ def _headers(turn: Turn) -> dict[str, str]:
     return route_headers(routes) | overhead_header([turn.trace]) | limit_headers(turn.limits())
 
 
-async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
+async def _events(viewer: Viewer, coalesce: float, *, extensions: bool) -> AsyncIterator[bytes]:
     async for entry in viewer.entries(coalesce):
+        if entry.kind is LogEntryKind.EVENT and not extensions:
+            continue
         event = viewer.turn.view.event(entry)
         yield sse_event(event, event["type"])
 

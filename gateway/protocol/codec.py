@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.events import Event
+from gateway.protocol.events import Event, wants_extensions
 from gateway.protocol.nesting import check_depth
 
 
@@ -16,6 +16,10 @@ class Codec(Protocol):
     """The encoding of events on one connection."""
 
     subprotocol: str
+    extensions: bool
+    """Whether the client takes the events of the `roundhouse.` namespace."""
+
+    def __init__(self, *, extensions: bool = True) -> None: ...
 
     def encode(self, event: Event) -> str | bytes:
         """Encode one message."""
@@ -35,6 +39,9 @@ class JsonCodec:
 
     subprotocol = "roundhouse.json"
 
+    def __init__(self, *, extensions: bool = True) -> None:
+        self.extensions = extensions
+
     def encode(self, event: Event) -> str:
         return msgspec.json.encode(event).decode()
 
@@ -51,6 +58,9 @@ class MsgpackCodec:
     """MessagePack in binary messages."""
 
     subprotocol = "roundhouse.msgpack"
+
+    def __init__(self, *, extensions: bool = True) -> None:
+        self.extensions = extensions
 
     def encode(self, event: Event) -> bytes:
         return msgspec.msgpack.encode(event)
@@ -71,14 +81,17 @@ class MsgpackCodec:
 CODECS: tuple[type[Codec], ...] = (JsonCodec, MsgpackCodec)
 
 
-def negotiate(offered: Sequence[str]) -> tuple[Codec, str | None]:
+def negotiate(offered: Sequence[str], headers: Mapping[str, str]) -> tuple[Codec, str | None]:
     """Choose the codec from the subprotocols that a client offers, and the one to echo: the first known one, never the
-    ticket."""
+    ticket.
+
+    Only a client that knows this server offers one, so that asks for our events too; others ask by a header.
+    """
     for name in offered:
         for codec in CODECS:
             if name == codec.subprotocol:
                 return codec(), name
-    return JsonCodec(), None
+    return JsonCodec(extensions=wants_extensions(headers)), None
 
 
 def _object(value: object, code: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The events of the Responses protocol: their names, and how a turn's log becomes them.
 
 The types in the `openai` package are the specification; the tests validate every event made here against them.
-Everything in the `roundhouse.` namespace is ours.
+Everything in the `roundhouse.` namespace is ours, and sent only to clients that ask for it.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -82,6 +83,15 @@ class CloseCode(enum.IntEnum):
     """No first message, or no message and no turn for too long."""
     SLOW_CONSUMER = 4503
     """The client left its socket unread for `server.send_timeout`; it can resume on a new connection."""
+
+
+EVENTS_HEADER = "x-roundhouse-events"
+"""Header by which a request or a WebSocket's handshake asks for the events in our namespace."""
+
+
+def wants_extensions(headers: Mapping[str, str]) -> bool:
+    """Whether a client asks for events that OpenAI does not have: some clients take one for a fault."""
+    return headers.get(EVENTS_HEADER, "").strip().lower() in ("true", "1")
 
 
 def error_event(error: ApiError, stream_id: str | None = None) -> Event:

@@ -228,7 +228,8 @@ class Session:
             "type": ServerEventType.DRAINING,
             "reconnect_after_ms": round(1000 * reconnect_after),
         }
-        return [Send(event), *self._finish(error, CloseCode.RESTART, "restart")]
+        told = [Send(event)] if self._codec.extensions else []
+        return [*told, *self._finish(error, CloseCode.RESTART, "restart")]
 
     def shut(self) -> list[Effect]:
         """Close at once, because the server cannot wait any longer."""

@@ -34,6 +34,7 @@ from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import socket_subjects
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
+from gateway.protocol.log import LogEntryKind
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
 from gateway.telemetry.metrics.process import Metrics
@@ -233,6 +234,8 @@ class SocketConnection:
         """Send the new events of one turn; return whether its viewer was behind."""
         viewer, lane = self._viewers[subscription], self._session.lane(subscription)
         for entry in viewer.read():
+            if entry.kind is LogEntryKind.EVENT and not self._codec.extensions:
+                continue
             await self._send(with_stream_id(viewer.turn.view.event(entry), lane))
         if viewer.exhausted:
             self._viewers.pop(subscription).close()
@@ -325,7 +328,7 @@ class SocketConnections:
         self._metrics.connections.opened()
         code = int(CloseCode.INTERNAL_ERROR)
         try:
-            codec, subprotocol = negotiate(socket.scope["subprotocols"])
+            codec, subprotocol = negotiate(socket.scope["subprotocols"], socket.headers)
             connection = SocketConnection(
                 socket, codec, principal, self._identity, self._turns, self._settings, self._metrics
             )

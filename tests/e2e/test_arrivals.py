@@ -63,7 +63,10 @@ def fetching(hub: str, files: dict[str, bytes], folder: Path) -> Iterator[Instal
 def ask(running: Installation, model: str) -> dict[str, object]:
     """Return how a request was routed."""
     with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
-        stream = client.responses.create(model=model, input="hello", max_output_tokens=2, stream=True)
+        asked = {"x-roundhouse-events": "true"}
+        stream = client.responses.create(
+            model=model, input="hello", max_output_tokens=2, stream=True, extra_headers=asked
+        )
         events = [event.to_dict() for event in stream]
     assert events[-1]["type"] in ("response.completed", "response.incomplete")
     return next(event for event in events if event["type"] == "roundhouse.route")

@@ -73,7 +73,8 @@ def test_all_names_are_listed(client: openai.OpenAI) -> None:
 
 def test_auto_sends_small_talk_down_and_hard_questions_up(roundhouse: Installation) -> None:
     routes = {}
-    with connect(roundhouse.socket, additional_headers={"Authorization": f"Bearer {KEY}"}) as socket:
+    asked = {"Authorization": f"Bearer {KEY}", "x-roundhouse-events": "true"}
+    with connect(roundhouse.socket, additional_headers=asked) as socket:
         for question in ("hello", "Explain step by step why a prefix cache makes long conversations faster."):
             socket.send(msgspec.json.encode({"type": "response.create", "model": "auto", "input": question}).decode())
             for message in socket:

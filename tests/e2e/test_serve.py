@@ -22,7 +22,8 @@ LONG = {"type": "response.create", "model": "small", "input": "hello", "ignore_e
 
 
 def open_socket(running: Installation) -> ClientConnection:
-    return connect(running.socket, additional_headers={"Authorization": f"Bearer {KEY}"})
+    asked = {"Authorization": f"Bearer {KEY}", "x-roundhouse-events": "true"}
+    return connect(running.socket, additional_headers=asked)
 
 
 def send(socket: ClientConnection, event: dict[str, object]) -> None:

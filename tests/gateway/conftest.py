@@ -138,9 +138,10 @@ class Served:
         """Base URL for the `openai` client."""
         return f"{self.url}/v1"
 
-    def connect(self, key: str | None = KEY, **options: Any) -> connect:
-        """Open a plain WebSocket to `/v1/responses`."""
+    def connect(self, key: str | None = KEY, *, events: bool = True, **options: Any) -> connect:
+        """Open a plain WebSocket to `/v1/responses`, which asks for the server's own events too."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers |= {"x-roundhouse-events": "true"} if events else {}
         if "host" in options:  # connects to this machine under another name
             options |= {"sock": socket.create_connection(("127.0.0.1", self.port))}
             return connect(f"ws://{options.pop('host')}/v1/responses", additional_headers=headers, **options)

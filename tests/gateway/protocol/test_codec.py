@@ -55,6 +55,8 @@ def test_deep_nesting_is_refused(depth: int) -> None:
     ],
 )
 def test_the_first_known_subprotocol_is_chosen(offered: list[str], codec: str, echoed: str | None) -> None:
-    """A ticket is never echoed."""
-    chosen, name = negotiate(offered)
+    """A ticket is never echoed. Our own events come with a subprotocol of ours, or if a header asks for them."""
+    chosen, name = negotiate(offered, {})
     assert (chosen.subprotocol, name) == (codec, echoed)
+    assert chosen.extensions is (echoed is not None)
+    assert negotiate(offered, {"x-roundhouse-events": "true"})[0].extensions

@@ -107,7 +107,7 @@ class GatewayProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self, **options: Any) -> connect:
-        headers = {"authorization": f"Bearer {KEY}"}
+        headers = {"authorization": f"Bearer {KEY}", "x-roundhouse-events": "true"}
         address = f"ws://127.0.0.1:{self.port}/v1/responses"
         return connect(address, additional_headers=headers, compression=None, **options)
 

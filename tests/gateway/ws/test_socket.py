@@ -10,6 +10,9 @@ from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
+from openai.types.responses import ResponsesServerEvent
+from pydantic import TypeAdapter
+from websockets.exceptions import ConnectionClosed
 
 from gateway.config.settings import ApiKeySettings, CacheSettings, TenantSettings
 from gateway.ws.socket import SocketConnection
@@ -41,6 +44,21 @@ class TestTurns:
             "response.incomplete",
         ]
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+    async def test_events_of_ours_are_for_those_who_ask(self, serve: Serve) -> None:
+        """Others get OpenAI's only, also from a server that restarts, and when they resume."""
+        adapter: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
+        async with serve() as served, served.connect(events=False) as socket:
+            events = await ask(socket, max_output_tokens=4, ignore_eos=True)
+            await send(socket, type="response.resume", response_id=events[0]["response"]["id"])
+            again = await until_end(lambda: receive(socket))
+            for event in (*events, *again):
+                adapter.validate_python(event, strict=True)
+            assert text_of(events) == text_of(again) != ""
+            served.gateway.connections.drain()
+            with pytest.raises(ConnectionClosed):
+                await receive(socket)
+            assert socket.close_code == 1012
 
     async def test_msgpack_carries_the_same_events(self, serve: Serve) -> None:
         """As binary messages; the subprotocol is echoed."""
