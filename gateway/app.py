@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -41,6 +41,7 @@ from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.http import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
+from gateway.http.cross_origin import CrossOrigin
 from gateway.http.exchange import on_error
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.limits.limiter import Limiter
@@ -82,12 +83,15 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
     settings, change = configuration.settings, configuration
     admin = create_admin_app()
     traced = [Middleware(TraceRequests)] if tracing.wanted(settings.telemetry) else []
+
+    def allowed_origins() -> Sequence[str]:
+        return change.settings.server.allowed_origins
+
     middleware = [
         Middleware(RequestHeaders),
+        Middleware(CrossOrigin, allowed_origins=allowed_origins),
         *traced,
-        Middleware(
-            HostCheck, listen=settings.server.host, allowed_origins=lambda: change.settings.server.allowed_origins
-        ),
+        Middleware(HostCheck, listen=settings.server.host, allowed_origins=allowed_origins),
         Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere="/admin/"),
     ]
 

@@ -60,8 +60,8 @@ class ServerSettings(Section, frozen=True):
     allowed_origins: Annotated[
         list[str],
         Meta(
-            description="Origins whose pages may open a WebSocket or get a ticket, besides the server's own. A server"
-            " that listens on a loopback address also answers to these names, for a proxy in front of it."
+            description="Origins whose pages may call `/v1`, besides the server's own; `*` is all. A server that"
+            " listens on a loopback address also answers to these names, for a proxy in front of it."
         ),
     ] = []
     max_message_bytes: Annotated[Positive, Meta(description="Largest WebSocket message or request body.")] = 1_048_576
