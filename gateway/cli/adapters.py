@@ -256,9 +256,17 @@ def _pool(settings: Settings, name: str) -> PoolSettings:
 
 
 def _base(settings: Settings, source: Path, model: str | None) -> PoolSettings:
-    """Return the pool that was named, or whose model the adapter's config names, or the only one."""
-    if model is not None:
-        return _pool(settings, model)
+    """Return the pool that was named, or whose model the adapter's config names, or the only one; its model is here."""
+    from gateway.config import checkpoints
+
+    pool = _pool(settings, model) if model is not None else _fitting(settings, source)
+    for awaited, wanted in checkpoints.awaited(settings):
+        if awaited.name == pool.name:
+            raise click.ClickException(f"{pool.name} is not here yet; fetch it: roundhouse models pull {wanted.name}")
+    return pool
+
+
+def _fitting(settings: Settings, source: Path) -> PoolSettings:
     try:
         config = msgspec.json.decode((source / "adapter_config.json").read_bytes())
         trained_on = str(config.get("base_model_name_or_path") or "")

@@ -24,7 +24,7 @@ def apply_environment(raw: dict[str, Any], settings: type[Section], environ: Map
     """Put the fields that are set in the environment, as `ROUNDHOUSE_<SECTION>_<FIELD>`, into what a file says.
 
     Raises:
-        SettingsError: a value does not fit; the message names the variable.
+        SettingsError: a section is no table, or a variable's value does not fit; the message names it.
     """
     sections = {
         field.name: field.type
@@ -32,6 +32,8 @@ def apply_environment(raw: dict[str, Any], settings: type[Section], environ: Map
         if isinstance(field.type, type) and issubclass(field.type, Section)
     }
     for section, type_ in sections.items():
+        if not isinstance(raw.get(section, {}), dict):
+            raise SettingsError(f"{section}: it is no table; write [{section}] above its fields")
         for field in msgspec.structs.fields(type_):
             variable = f"ROUNDHOUSE_{section}_{field.name}".upper()
             value = environ.get(variable)

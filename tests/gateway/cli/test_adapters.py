@@ -94,6 +94,12 @@ def test_add_gives_a_name_to_an_adapter(run: Run, place: Path, registry: Adapter
     assert pointer.version[:12] in said
 
 
+def test_a_base_that_was_not_fetched_is_named_with_the_remedy(tmp_path: Path) -> None:
+    words = ["adapter", "check", str(tmp_path), "--model", "smollm2-135m"]
+    result = CliRunner().invoke(main, words, env={"XDG_DATA_HOME": str(tmp_path), "ROUNDHOUSE_MODELS_SERVE": "small"})
+    assert "smollm2-135m is not here yet; fetch it: roundhouse models pull smollm2-135m" in result.output
+
+
 def test_an_adapter_in_gguf_is_registered_and_swapped(run: Run, place: Path, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "plain", place / "tiny", "rank 8")
     file = converted(tmp_path / "plain.gguf", place / "tiny", folder)

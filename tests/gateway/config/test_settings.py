@@ -194,6 +194,7 @@ def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
         ("[server]\nprot = 1\n", "prot"),
         ("[server]\nport = 70000\n", "server.port"),
         ("[servers]\n", "servers"),
+        ('server = "x"\n', r"server: it is no table; write \[server\]"),
         ('[redis]\ntimeout = "fast"\n', "redis.timeout"),
         ("[server\n", "not valid TOML"),
         ('[[tenants]]\nname = "a b"\n', r"tenants"),
