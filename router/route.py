@@ -185,12 +185,16 @@ def route(
     allowed = _allowed(request.model, candidates, coming)
     fitting = [c for c in allowed if c.prompt_tokens + request.output_tokens <= c.context]
     if not fitting:
-        largest = max(allowed, key=lambda c: c.context)
+        largest = max(allowed, key=lambda c: (c.context, c.tier == request.model))
+        asked = request.adapter or request.model
+        # OpenAI's words, and the code once more: by these, LiteLLM and LangChain know this error from others.
         raise NoRoute(
             Refusal.CONTEXT,
-            f"the prompt has {largest.prompt_tokens} tokens and at least {request.output_tokens} of output must fit "
-            f"beside it, but the context of {largest.model} is {largest.context} tokens; shorten the input or lower "
-            "the output limit",
+            f"This model's maximum context length is {largest.context} tokens ({asked}"
+            f"{f', which is {largest.model}' if largest.model != asked else ''}). However, you requested "
+            f"{largest.prompt_tokens + request.output_tokens} tokens: {largest.prompt_tokens} of input and at least "
+            f"{request.output_tokens} of output. Shorten the input or lower the output limit "
+            "(context_length_exceeded).",
         )
     # Safety net: if every breaker is open, engines that are connected are tried all the same.
     up = [c for c in fitting if c.connected and not c.drained]

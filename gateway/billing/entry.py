@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-Outcome = Literal["completed", "incomplete", "blocked", "cancelled", "failed", "escalated", "lost"]
+Outcome = Literal["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "escalated", "lost"]
 """`escalated`: an answer given up for another one of the next tier, which has an entry of its own. `lost`: the gateway
 died; the figures are those of its last checkpoint."""
 

@@ -41,6 +41,7 @@ async def metrics(request: Request) -> Response:
     """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for."""
     gateway = gateway_of(request)
     for pool in gateway.engines.pools:
+        gateway.metrics.turns.expect(pool.tier)
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
         for engine in pool.engines:
             client = engine.client

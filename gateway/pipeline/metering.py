@@ -12,6 +12,7 @@ import msgspec
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Ledger
+from gateway.pipeline.relay import Streamed
 from gateway.pipeline.tracing import Tracing
 from gateway.pipeline.values import Answered, Progress
 from gateway.protocol.stream import EndReason, TokenUsage
@@ -20,14 +21,20 @@ from gateway.turns import Turn
 
 logger = logging.getLogger("roundhouse.turns")
 
-OUTCOMES: dict[EndReason, Outcome] = {
+_OUTCOMES: dict[EndReason, Outcome] = {
     "stop": "completed",
     "length": "incomplete",
     "content_filter": "blocked",
     "cancelled": "cancelled",
     "error": "failed",
 }
-"""How a turn ended, in the words of metrics and logs."""
+
+
+def outcome_of(streamed: Streamed) -> Outcome:
+    """Return how a turn ended, in the words of metrics and logs. A request that was at fault itself was refused."""
+    if streamed.error is not None and streamed.error.status < 500:
+        return "refused"
+    return _OUTCOMES[streamed.reason]
 
 
 class Metering:
@@ -51,7 +58,7 @@ class Metering:
 
     def close(self, answered: Answered) -> None:
         """Record a turn that has ended: ledger, metrics, statistics and one log line."""
-        turn, outcome = answered.admitted.turn, OUTCOMES[answered.streamed.reason]
+        turn, outcome = answered.admitted.turn, outcome_of(answered.streamed)
         self._ledger.close(turn.id, entry(answered, outcome))
         streamed, usage, metrics = answered.streamed, answered.streamed.usage, self._metrics
         began, cached = turn.trace.began, answered.cache == "hit"

@@ -26,6 +26,7 @@ from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, 
 from gateway.pipeline import prompts
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sink import AnswerSink
+from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
@@ -79,8 +80,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
     """Stream an engine's answer into `sink` until it ends or the turn is cancelled.
 
-    The sink begins at once or, where the answer must match a grammar, when the engine has taken the request up: until
-    then a grammar that it cannot compile may still refuse the turn.
+    The sink begins at once or, where the engine may find a fault in the request (a grammar that it cannot compile,
+    token ids that its model does not have), when it has taken the request up: until then it may refuse the turn.
 
     Raises:
         TryNext: see there.
@@ -120,7 +121,7 @@ class _Answer:
         self._sink = sink
         self._reader = AnswerReader(request, pool.tools, _call_id)
         self.bound = constraint(request, pool.tools, pool.text.special_token) if request.generate else None
-        self.begun = self.bound is None
+        self.begun = self.bound is None and not _names_tokens(request)
         if self.begun:
             sink.begin()
         self.first: float | None = None
@@ -199,6 +200,11 @@ class _Answer:
         if turn.request.sampling.prompt_logprobs is not None:
             scores = self._generation.prompt_logprobs
             turn.append(prompts.scored(self._asked.prompt, scores, self._asked.engine.pool.text))
+
+
+def _names_tokens(request: TurnRequest) -> bool:
+    """Whether the request has token ids, of which only an engine knows whether its model has them."""
+    return bool(request.sampling.logit_bias) or isinstance(request.prompt, tuple)
 
 
 def _reason(turn: Turn, generation: Generation) -> EndReason:

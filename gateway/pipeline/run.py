@@ -18,7 +18,7 @@ from gateway.config.settings import Settings
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.limits.limiter import Reservation
 from gateway.pipeline.admission import Admission
-from gateway.pipeline.metering import OUTCOMES, Metering
+from gateway.pipeline.metering import Metering, outcome_of
 from gateway.pipeline.prompts import tokenise
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations
@@ -83,7 +83,7 @@ class Pipeline:
         bind_task(response_id=turn.id, **turn.trace.ids)
         try:
             answered = await self._drive(turn)
-            tier, outcome = answered.tier, OUTCOMES[answered.streamed.reason]
+            tier, outcome = answered.tier, outcome_of(answered.streamed)
         except ApiError as error:
             outcome = "refused"
             self._metrics.turns.error(error.code)

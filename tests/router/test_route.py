@@ -149,9 +149,19 @@ def test_a_prompt_that_does_not_fit_goes_where_it_does() -> None:
 
 
 def test_a_prompt_that_fits_nowhere_is_refused_with_both_figures() -> None:
-    with pytest.raises(NoRoute, match=r"10 tokens.*991 of output.*1000 tokens") as caught:
+    with pytest.raises(NoRoute, match=r"1000 tokens.*10 of input.*991 of output") as caught:
         decide(ask(output=991))
     assert caught.value.refusal is Refusal.CONTEXT
+
+
+def test_the_context_that_is_too_small_is_that_of_the_name_asked_for() -> None:
+    """In OpenAI's words, by which LiteLLM and LangChain know the error."""
+    with pytest.raises(NoRoute) as caught:
+        decide(ask("large", output=991))
+    assert str(caught.value).startswith(
+        "This model's maximum context length is 1000 tokens (large, which is model-large). However, you requested"
+    )
+    assert "context_length_exceeded" in str(caught.value)
 
 
 def test_an_unknown_model_is_refused_with_the_names_that_exist() -> None:

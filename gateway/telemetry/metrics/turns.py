@@ -11,13 +11,16 @@ _OVERHEAD_SECONDS = (
 )
 
 
+_OUTCOMES = ("completed", "incomplete", "blocked", "cancelled", "failed", "refused")
+
+
 class TurnMetrics:
     """From a turn's arrival to its end."""
 
     def __init__(self, registry: MetricRegistry) -> None:
         self._turns = registry.counter(
             "roundhouse_turns",
-            "Turns ended, by tier and outcome (completed, incomplete, blocked, cancelled, failed, refused).",
+            f"Turns ended, by tier and outcome ({', '.join(_OUTCOMES)}).",
             "tier outcome",
         )
         self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
@@ -42,6 +45,11 @@ class TurnMetrics:
         )
         self._stages = {stage: overhead(stage) for stage in Stage if stage is not Stage.ENGINE}
         self._all_stages = overhead("all")
+
+    def expect(self, tier: str) -> None:
+        """Begin the series of a tier that serves at 0, so that the first failure is a rise."""
+        for outcome in _OUTCOMES:
+            self._turns("" if outcome == "refused" else tier, outcome)
 
     def started(self) -> None:
         self._running.inc()

@@ -113,9 +113,36 @@ async def test_more_tokens_than_the_context_holds(serve: Serve, path: str) -> No
         ):
             response = await post(served, path, body)
             message = refused(response, 400, "context_length_exceeded", PATHS[path])
-            assert str(CONTEXT) in message
+            assert message.startswith(f"This model's maximum context length is {CONTEXT} tokens")
             assert f"{body['max_tokens']} of output" in message
         await served.settle()
+
+
+async def test_what_only_the_engine_knows_to_be_wrong(serve: Serve) -> None:
+    """Token ids that its model does not have: 400 before a stream begins, and no failed turn."""
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("responses", {"input": "hello", "logit_bias": {"999999": 1}}),
+        ("chat/completions", {**prompt_of("chat/completions"), "logit_bias": {"999999": 1}}),
+        ("completions", {"prompt": [999_999]}),
+    ]
+    async with serve() as served:
+        for path, body in bodies:
+            for stream in (False, True):
+                response = await post(served, path, {**body, "stream": stream})
+                refused(response, 400, "invalid_request", "prompt" if "prompt" in body else "logit_bias")
+        await served.settle()
+        page = served.gateway.metrics.page("")[0].decode()
+    assert 'roundhouse_turns_total{outcome="refused",tier=""} 6.0' in page
+    assert 'outcome="failed"' not in page
+
+
+async def test_outcomes_are_counted_from_zero(serve: Serve) -> None:
+    """So that the first failure is a rise of a series, which an alert sees."""
+    async with serve() as served, httpx2.AsyncClient(verify=False) as client:
+        page = (await client.get(f"{served.url}/metrics")).text
+    for outcome in ("completed", "incomplete", "blocked", "cancelled", "failed"):
+        assert f'roundhouse_turns_total{{outcome="{outcome}",tier="small"}} 0.0' in page
+    assert 'roundhouse_turns_total{outcome="refused",tier=""} 0.0' in page
 
 
 @pytest.mark.parametrize("path", PATHS)
