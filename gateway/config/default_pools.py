@@ -11,8 +11,8 @@ from gateway.config.pools import TIERS, PoolSettings
 from gateway.records.section import SettingsError
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
-FITTED_TO = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-"""Models of the catalogue to which `_FITTED` was fitted, see docs/routing.md."""
+FITTED_TO = dict(zip(TIERS, ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"), strict=True))
+"""Models of the catalogue to which `_FITTED` was fitted, by tier; see docs/routing.md."""
 _FITTED = Path(__file__).resolve().parents[2] / "router" / "real.safetensors"
 
 _MOST_THREADS = 8
@@ -30,7 +30,7 @@ def default_pools(models: ModelStoreSettings) -> list[PoolSettings]:
 
 def success_model(pools: Sequence[PoolSettings]) -> str | None:
     """Return the router's model that was fitted to the models of these pools; None if there is none."""
-    return str(_FITTED) if tuple(pool.name for pool in pools) == FITTED_TO else None
+    return str(_FITTED) if all(FITTED_TO[pool.tier] == pool.name for pool in pools) else None
 
 
 def own_pools() -> list[PoolSettings]:
