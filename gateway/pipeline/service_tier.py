@@ -11,8 +11,13 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.requests import ServiceTier
 from gateway.records.directory import Tenant
 
-_CLASSES: dict[ServiceTier, ServiceClass] = {"flex": "batch", "priority": "premium", "fast": "premium"}
-"""Scheduler class by service tier; `auto` and `default` stand for the tenant's own class."""
+_CLASSES: dict[ServiceTier, ServiceClass] = {
+    "flex": "batch",
+    "priority": "premium",
+    "fast": "premium",
+    "ultrafast": "premium",
+}
+"""Scheduler class by service tier; `auto`, `default` and `scale` stand for the tenant's own class."""
 _TIERS: dict[ServiceClass, ServiceTier] = {"premium": "priority", "standard": "default", "batch": "flex"}
 
 

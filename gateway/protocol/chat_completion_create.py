@@ -15,7 +15,7 @@ from gateway.errors import invalid_value
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.messages import Dialect, parse_messages
-from gateway.protocol.output_format import one_format, parse_response_format, parse_structured_outputs
+from gateway.protocol.output_format import Verbosity, one_format, parse_response_format, parse_structured_outputs
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     SamplingFields,
@@ -36,18 +36,17 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
     "web_search_options": (),
 }
 """Known, not served: field -> the values that ask for nothing."""
 
 _DIALECT = Dialect(
     field="messages",
-    parts=("text",),
-    keys=(),
+    parts=("text", "refusal"),
+    # Who of several users or assistants speaks is no part of chat templates; nor is what another model has thought.
+    keys=("name", "reasoning", "reasoning_content"),
     # Clients send answers back as they got them, with all of these set to null.
-    unserved=("name", "refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id"),
+    unserved=("refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id"),
 )
 
 
@@ -76,7 +75,9 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
+    reasoning_effort: str | None = None
     safety_identifier: str | None = None
+    verbosity: Verbosity | None = None
     store: bool | None = None
 
     # Refused unless neutral: see `_NEUTRAL`.
@@ -86,8 +87,6 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     modalities: Any = None
     moderation: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
     web_search_options: Any = None
 
 
@@ -111,7 +110,7 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
         parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
     )
     tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=True)
-    check_together(format, tools, "logprobs" if create.logprobs else None)
+    check_together(format, tools)
     request = create.turn(
         given,
         messages=messages,

@@ -18,6 +18,8 @@ from gateway.protocol.requests import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MAX_CALL_ID = 256
+_FUNCTION = "function_"
+"""Prefix of the ids of calls of the older kind, which have only a name."""
 
 
 class Dialect(Struct, frozen=True):
@@ -49,7 +51,11 @@ def parse_messages(items: list[Any], dialect: Dialect, *, continues: bool = Fals
     for index, item in enumerate(items):
         path = f"{dialect.field}[{index}]"
         message = _message(item, path, dialect)
-        if message.answers is not None and message.answers not in called and not continues:
+        if message is None:
+            continue
+        # Outputs of the older kind answer a function by its name, and may come without its call.
+        named = not dialect.items and item["role"] == "function"
+        if message.answers is not None and message.answers not in called and not continues and not named:
             key = "call_id" if dialect.items else "tool_call_id"
             raise _unknown_call(message.answers, f"{path}.{key}")
         called.update(call.id for call in message.calls)
@@ -74,7 +80,8 @@ def check_answers(messages: Iterable[Message], history: Iterable[Message]) -> No
             raise _unknown_call(message.answers, "input")
 
 
-def _message(item: Any, path: str, dialect: Dialect) -> Message:
+def _message(item: Any, path: str, dialect: Dialect) -> Message | None:
+    """The message that an item is or is a part of; None if a model here has no use for it."""
     kind = checked_type(item, dict, path).get("type", "message")
     if dialect.items and isinstance(kind, str) and kind in _ITEMS:
         return _ITEMS[kind](item, path, dialect)
@@ -84,19 +91,32 @@ def _message(item: Any, path: str, dialect: Dialect) -> Message:
         _check_keys(item, path, dialect, ("role", "content", "tool_call_id"))
         text = _text(item.get("content"), f"{path}.content", dialect)
         return Message("tool", text, answers=_call_id(item.get("tool_call_id"), f"{path}.tool_call_id"))
-    calls = () if dialect.items or item.get("role") != "assistant" else _tool_calls(item.get("tool_calls"), path)
-    _check_keys(item, path, dialect, ("role", "content", "type", *(("tool_calls",) if calls else ())))
+    if not dialect.items and item.get("role") == "function":
+        _check_keys(item, path, dialect, ("role", "content", "name"))
+        name = checked_name(item.get("name"), f"{path}.name")
+        return Message("tool", _text(item.get("content"), f"{path}.content", dialect), answers=_FUNCTION + name)
+    calls = () if dialect.items or item.get("role") != "assistant" else _tool_calls(item, path)
+    refusal = item.get("refusal") if item.get("role") == "assistant" else None
+    known = (*(("tool_calls", "function_call") if calls else ()), *(("refusal",) if refusal else ()))
+    _check_keys(item, path, dialect, ("role", "content", "type", *known))
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise invalid_value(f"{path}.role", f"{_quote(role)} is not one of {', '.join(_ROLES)}")
     content = item.get("content")
+    if refusal and not content:
+        return Message("assistant", checked_type(refusal, str, f"{path}.refusal"), calls)
     if calls and content is None:
         return Message("assistant", "", calls)
     return Message(_ROLES[role], _text(content, f"{path}.content", dialect), calls)
 
 
-def _tool_calls(value: Any, path: str) -> tuple[ToolCall, ...]:
-    """The `tool_calls` of a chat completion's assistant."""
+def _tool_calls(item: dict[str, Any], path: str) -> tuple[ToolCall, ...]:
+    """The `tool_calls` of a chat completion's assistant, or its one `function_call` of the older kind."""
+    value, older = item.get("tool_calls"), item.get("function_call")
+    if isinstance(older, dict) and not value:
+        path = f"{path}.function_call"
+        name = checked_name(older.get("name"), f"{path}.name")
+        return (ToolCall(_FUNCTION + name, name, checked_type(older.get("arguments"), str, f"{path}.arguments")),)
     if value is None:
         return ()
     path = f"{path}.tool_calls"
@@ -131,9 +151,14 @@ def _function_output(item: dict[str, Any], path: str, dialect: Dialect) -> Messa
     return Message("tool", text, answers=_call_id(item.get("call_id"), f"{path}.call_id"))
 
 
-_ITEMS: dict[str, Callable[[dict[str, Any], str, Dialect], Message]] = {
+def _nothing(item: dict[str, Any], path: str, dialect: Dialect) -> None:
+    """What another model thought before its answer means nothing to those here."""
+
+
+_ITEMS: dict[str, Callable[[dict[str, Any], str, Dialect], Message | None]] = {
     "function_call": _function_call,
     "function_call_output": _function_output,
+    "reasoning": _nothing,
 }
 
 
@@ -162,7 +187,8 @@ def _part(part: Any, path: str, dialect: Dialect) -> str:
         raise unsupported_parameter(
             f"{path}.type", f"{_quote(kind)} parts are not supported; send {' or '.join(dialect.parts)}"
         )
-    return checked_type(part.get("text"), str, f"{path}.text")
+    key = "refusal" if kind == "refusal" else "text"
+    return checked_type(part.get(key), str, f"{path}.{key}")
 
 
 def _call_id(value: Any, path: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from msgspec import Struct
 
 from engine.wire import Grammar
-from gateway.errors import invalid_value, missing_parameter, unknown_parameter, unsupported_parameter
+from gateway.errors import invalid_value, missing_parameter, unknown_parameter
 from gateway.protocol.nesting import json_depth
 
 MAX_SOURCE_BYTES = 131_072
@@ -31,6 +31,9 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 _TYPES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
 T = TypeVar("T")
+
+Verbosity = Literal["low", "medium", "high"]
+"""How wordy an answer should be: accepted, without effect, as no model here takes it."""
 
 TEXT: dict[str, Any] = {"type": "text"}
 
@@ -68,8 +71,8 @@ def parse_text_config(value: Any) -> OutputFormat | None:
     if value is None:
         return None
     text = _object(value, "text", ("format", "verbosity"))
-    if text.get("verbosity") not in (None, "medium"):
-        raise unsupported_parameter("text.verbosity", "not supported by this server; it may be 'medium'. Leave it out.")
+    if text.get("verbosity") not in (None, *get_args(Verbosity)):
+        raise invalid_value("text.verbosity", f"expected {' or '.join(get_args(Verbosity))}")
     return _format(text.get("format"), "text.format", schema_in=None)
 
 

@@ -25,8 +25,11 @@ from gateway.protocol.tools import ToolUse
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 
+ONLY_BEST = 1e-6
+"""An engine's `top_p` that leaves the most likely token only, for the 0 that OpenAI allows."""
+
 Role = Literal["system", "user", "assistant", "tool"]
-ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 """OpenAI's names for how soon a request is served; `gateway/pipeline/service_tier.py` says what they mean here."""
 
 
@@ -78,11 +81,13 @@ class Sampling(Struct, frozen=True, kw_only=True):
     def deterministic(self, defaults: SamplingDefaults) -> bool:
         """Whether the same prompt must give the same answer from a model with these defaults."""
         temperature = defaults.temperature if self.temperature is None else self.temperature
-        return temperature == 0 or self.seed is not None
+        return temperature == 0 or self.top_p == 0 or self.seed is not None
 
     def resolve(self, defaults: SamplingDefaults, *, max_tokens: int, seed: int) -> SamplingParams:
         """Return the engine's parameters for a model with these defaults; `seed` is used if the client named none."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.top_p == 0:
+            given["top_p"] = ONLY_BEST
         return SamplingParams(**{**asdict(defaults), "seed": seed, **given, "max_tokens": max_tokens})
 
 
@@ -147,7 +152,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     user: str | None = None
     """Accepted: it cannot change the answer."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -219,22 +224,13 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
         raise unsupported_parameter(name, f"not supported by this server{allowed}. Leave it out.")
 
 
-def check_together(format: OutputFormat | None, tools: ToolUse | None, logprobs: str | None) -> None:
-    """Refuse parameters that cannot be combined with tools.
-
-    Args:
-        logprobs: the field that asks for log-probabilities, if one does.
+def check_together(format: OutputFormat | None, tools: ToolUse | None) -> None:
+    """Refuse a grammar with tools.
 
     Raises:
-        InvalidRequest: log-probabilities, which belong to text, or a grammar, which cannot be made a part of another.
+        InvalidRequest: a grammar cannot be made a part of another.
     """
-    if tools is None or not tools.active:
-        return
-    if logprobs is not None:
-        raise unsupported_parameter(
-            logprobs, "not available together with tools; leave out one of them or send tool_choice 'none'"
-        )
-    if format is not None and format.grammar.kind == "lark":
+    if tools is not None and tools.active and format is not None and format.grammar.kind == "lark":
         raise InvalidRequest(
             f"{format.param}: cannot be combined with tools; leave out one of them or send tool_choice 'none'",
             param=format.param,

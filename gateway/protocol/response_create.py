@@ -54,13 +54,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
     "truncation": ("disabled",),
 }
 """Known, not served: field -> the values that ask for nothing."""
 
 
-_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+_ECHOED = ("max_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier", "user")
 """Parameters without effect that OpenAI's responses repeat."""
 
 
@@ -92,11 +91,15 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
 
     # Accepted: they cannot change the answer.
+    client_metadata: dict[str, Any] | None = None
+    """What Codex says of itself; no parameter of OpenAI's types."""
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     """Most calls of tools that a server runs itself; there are none."""
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
+    reasoning: dict[str, Any] | None = None
+    """How much a model should reason before it answers; no model here takes an effort."""
     safety_identifier: str | None = None
     stream_options: dict[str, Any] | None = None
 
@@ -108,7 +111,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     image: Any = None
     moderation: Any = None
     prompt: Any = None
-    reasoning: Any = None
     truncation: Any = None
 
 
@@ -127,7 +129,7 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
     messages = _messages(create.input, continues=create.previous_response_id is not None)
     format = parse_text_config(create.text)
     tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=False)
-    check_together(format, tools, _logprobs_field(create))
+    check_together(format, tools)
     if not messages and create.previous_response_id is None:
         raise missing_parameter("input")
     prewarm = create.prompt_cache_options is not None and bool(create.prompt_cache_options.prewarm)
@@ -154,19 +156,12 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
 
 
 def _logprobs(create: ResponseCreate) -> int | None:
-    return create.top_logprobs or 0 if _logprobs_field(create) else None
-
-
-def _logprobs_field(create: ResponseCreate) -> str | None:
-    """Return the name of the field that asks for log-probabilities."""
-    if create.top_logprobs:
-        return "top_logprobs"
-    return "include" if INCLUDE_LOGPROBS in (create.include or ()) else None
+    return create.top_logprobs or (0 if INCLUDE_LOGPROBS in (create.include or ()) else None)
 
 
 _DIALECT = Dialect(
     field="input",
-    parts=("input_text", "output_text"),
+    parts=("input_text", "output_text", "refusal"),
     keys=("id", "status", "phase"),
     # Clients send calls and their outputs back as they got them, with these set to null.
     unserved=("caller", "namespace", "async"),

@@ -15,9 +15,6 @@ from gateway.errors import invalid_value, unknown_parameter, unsupported_paramet
 from gateway.protocol.output_format import checked_name, checked_schema, checked_type, type_name
 
 MAX_TOOLS = 128
-MAX_DESCRIPTION = 8_192
-"""Characters."""
-
 Mode = Literal["auto", "none", "required"]
 
 
@@ -120,8 +117,8 @@ def _tool(value: Any, path: str, nested: bool) -> Tool:
     _known(fields, path, ("name", "description", "parameters", "strict"))
     description, parameters, strict = (fields.get(key) for key in ("description", "parameters", "strict"))
     name = checked_name(fields.get("name"), f"{path}.name")
-    if not isinstance(description, str | None) or len(description or "") > MAX_DESCRIPTION:
-        raise invalid_value(f"{path}.description", f"expected a string of at most {MAX_DESCRIPTION} characters")
+    if not isinstance(description, str | None):
+        raise invalid_value(f"{path}.description", f"expected a string, got {type_name(description)}")
     if not isinstance(strict, bool | None):
         raise invalid_value(f"{path}.strict", f"expected a boolean, got {type_name(strict)}")
     if parameters is not None:

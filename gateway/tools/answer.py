@@ -72,12 +72,15 @@ class AnswerReader:
         self._new_id = new_id
         self._tokens: tuple[int, ...] = ()
         """Tokens that were read, but not yet given out with an event."""
+        self._logprobs: tuple[TokenLogprob, ...] = ()
+        """Log-probabilities of tokens whose text has not come yet; those of calls are dropped."""
 
     def read(self, text: str, tokens: Sequence[int], logprobs: tuple[TokenLogprob, ...]) -> Iterable[TurnEvent]:
         """Read more of the answer."""
         if self._parser is None:
             return [TextDelta(text, tuple(tokens), logprobs)]
         self._tokens += tuple(tokens)
+        self._logprobs += logprobs
         return self._events(self._parser.push(text))
 
     def finish(self) -> Iterable[TurnEvent]:
@@ -86,15 +89,26 @@ class AnswerReader:
 
     def _events(self, parsed: Iterable[Parsed]) -> Iterable[TurnEvent]:
         for part in parsed:
+            if not isinstance(part, Text):
+                self._logprobs = ()
             match part:
                 case Text():
-                    yield TextDelta(part.text, self._taken())
+                    yield TextDelta(part.text, self._taken(), self._scores(len(part.text.encode())))
                 case CallStart():
                     yield CallBegun(self._new_id(), part.name)
                 case CallArguments():
                     yield ArgumentsDelta(part.text, self._taken())
                 case CallEnd():
                     yield CallEnded(part.complete)
+
+    def _scores(self, length: int) -> tuple[TokenLogprob, ...]:
+        """Take the log-probabilities of the tokens that a text of so many bytes is made of."""
+        taken = 0
+        while length > 0 and taken < len(self._logprobs):
+            length -= len(self._logprobs[taken].bytes)
+            taken += 1
+        found, self._logprobs = self._logprobs[:taken], self._logprobs[taken:]
+        return found
 
     def _taken(self) -> tuple[int, ...]:
         tokens, self._tokens = self._tokens, ()

@@ -16,7 +16,6 @@ from typing import Self
 from gateway.access.identity import Principal
 from gateway.errors import ApiError
 from gateway.protocol.events import ResponseView
-from gateway.protocol.items import ItemState
 from gateway.protocol.log import LogEntry, TurnLog
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.slices import LogSlice
@@ -96,11 +95,9 @@ class Turn:
 
     @property
     def answer(self) -> tuple[Message, ...]:
-        """The answer as a message, for a turn that continues this one. A call that was cut off cannot be answered."""
+        """The answer as a message, for a turn that continues this one."""
         calls = tuple(
-            ToolCall(item.call.id, item.call.name, item.text)
-            for item in self.log.items
-            if item.call is not None and item.state is ItemState.COMPLETED
+            ToolCall(item.call.id, item.call.name, item.text) for item in self.log.items if item.call is not None
         )
         text = self.log.text
         return (Message("assistant", text, calls),) if text or calls else ()

@@ -21,6 +21,7 @@ HARMLESS: Final = frozenset(
         "caching",  # whether, not what; its tags are in the key
         "store",
         "metadata",
+        "echo",
         "service_tier",  # when, not what
         "generate",  # warm-ups are never looked up
         "max_output_tokens",  # in the key with its default

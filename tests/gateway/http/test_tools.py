@@ -126,7 +126,9 @@ class TestResponses:
         """As server-sent events, over the WebSocket and resumed: the same items, valid in OpenAI's types."""
         create: Any = {**RANDOM, "input": "hi", "tools": TOOLS, "tool_choice": "required"}
         async with serve() as served:
-            stream = await served.client.responses.create(**create, stream=True, extra_body={"seed": 3})
+            stream = await served.client.responses.create(
+                **create, stream=True, extra_body={"seed": 3}, extra_headers={"x-roundhouse-events": "true"}
+            )
             events = [event.to_dict() async for event in stream]
             resumed = await served.client.responses.retrieve(events[0]["response"]["id"], stream=True, starting_after=7)
             rest = [event.to_dict() async for event in resumed]
@@ -197,7 +199,7 @@ class TestResponses:
             await served.settle()
 
     async def test_a_call_that_is_cut_off_is_incomplete(self, serve: Serve) -> None:
-        """And no part of a conversation that goes on."""
+        """Its output is taken all the same, as it is from a client that sends the whole conversation."""
         endless = {"type": "object", "properties": {"a": {"type": "string", "minLength": 500}}, "required": ["a"]}
         async with serve() as served:
             first = await served.client.responses.create(
@@ -211,8 +213,12 @@ class TestResponses:
             (call,) = first.output
             assert call.type == "function_call" and call.status == "incomplete"
             output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "5"}
-            with pytest.raises(openai.BadRequestError, match="no call with id"):
-                await served.client.responses.create(previous_response_id=first.id, input=[output])
+            following: Any = {"model": "auto", "max_output_tokens": 1, "extra_body": {"ignore_eos": True}}
+            stateful = await served.client.responses.create(previous_response_id=first.id, input=[output], **following)
+            whole: Any = [{"role": "user", "content": "hi"}, call.to_dict(), output]
+            stateless = await served.client.responses.create(input=whole, **following)
+            assert stateful.usage is not None and stateless.usage is not None
+            assert stateful.usage.input_tokens == stateless.usage.input_tokens
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_schema_that_cannot_be_compiled(self, serve: Serve, stream: bool) -> None:

@@ -27,6 +27,7 @@ PLAIN = Tenant(name="plain")
         (PLAIN, "flex", "batch", "flex"),
         (PREMIUM, "auto", "premium", "priority"),
         (PREMIUM, "fast", "premium", "priority"),
+        (PREMIUM, "ultrafast", "premium", "priority"),
         (PREMIUM, "flex", "batch", "flex"),
     ],
 )

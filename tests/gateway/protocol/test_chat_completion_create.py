@@ -11,7 +11,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from gateway.errors import InvalidRequest
 from gateway.protocol.caching import Caching
 from gateway.protocol.chat_completion_create import ChatCompletionCreate, parse_chat_completion_create
-from gateway.protocol.requests import Message, Sampling, TurnRequest
+from gateway.protocol.requests import Message, Sampling, ToolCall, TurnRequest
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -82,7 +82,7 @@ def test_cache_control_and_the_body_can_forbid_storing() -> None:
     [
         {"tools": [], "tool_choice": "auto", "functions": [], "function_call": "none"},
         {"response_format": {"type": "text"}, "modalities": ["text"], "audio": None},
-        {"service_tier": "auto", "verbosity": "medium", "reasoning_effort": None, "store": True},
+        {"service_tier": "auto", "verbosity": "low", "reasoning_effort": "high", "store": True},
     ],
 )
 def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -> None:
@@ -97,7 +97,8 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
         ({"audio": {"voice": "alloy"}}, "audio", "unsupported_parameter"),
         ({"prediction": {"type": "content"}}, "prediction", "unsupported_parameter"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
+        ({"verbosity": "endless"}, "verbosity", "invalid_value"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].name", "missing_required_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"messages": None}, "messages", "invalid_value"),
         ({"messages": "hello"}, "messages", "invalid_value"),
@@ -122,7 +123,6 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
             "messages[0].tool_calls[0]",
             "invalid_value",
         ),
-        ({"messages": [{"role": "user", "content": "x", "name": "Ann"}]}, "messages[0].name", "unsupported_parameter"),
         ({"messages": [{"role": "user", "content": "x", "tone": 1}]}, "messages[0].tone", "unknown_parameter"),
         ({"model": 5}, "model", "invalid_value"),
         ({"temperature": 2.5}, "temperature", "invalid_value"),
@@ -149,6 +149,38 @@ def test_what_is_wrong_is_named(body: dict[str, Any], param: str, code: str) -> 
         turn(**body)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert param.partition("[")[0] in caught.value.message
+
+
+def test_names_and_thoughts_are_left_out() -> None:
+    """Clients send them with messages of every role."""
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "be brief", "name": "boss"},
+        {"role": "user", "content": "hi", "name": "Ann"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "name": "bot", "reasoning_content": "hm"},
+        {"role": "tool", "content": "5", "tool_call_id": "c1", "name": "f"},
+    ]
+    assert turn(messages=messages).messages == (
+        Message("system", "be brief"),
+        Message("user", "hi"),
+        Message("assistant", "", (ToolCall("c1", "f", "{}"),)),
+        Message("tool", "5", answers="c1"),
+    )
+
+
+def test_a_call_of_the_older_kind_is_answered_by_name() -> None:
+    called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    output = {"role": "function", "name": "f", "content": "5"}
+    assert turn(messages=[*USER, called, output]).messages[1:] == (
+        Message("assistant", "", (ToolCall("function_f", "f", "{}"),)),
+        Message("tool", "5", answers="function_f"),
+    )
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    parts = [{"type": "refusal", "refusal": "I cannot."}]
+    for message in ({"content": None, "refusal": "I cannot."}, {"content": parts}):
+        assert turn(messages=[{"role": "assistant", **message}]).messages == (Message("assistant", "I cannot."),)
 
 
 def test_messages_are_needed() -> None:

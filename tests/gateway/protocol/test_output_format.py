@@ -139,7 +139,7 @@ def test_gbnf_becomes_lark() -> None:
     [
         ("json", "text", "invalid_value"),
         ({"fmt": {}}, "text.fmt", "unknown_parameter"),
-        ({"verbosity": "low"}, "text.verbosity", "unsupported_parameter"),
+        ({"verbosity": "endless"}, "text.verbosity", "invalid_value"),
         ({"format": "json"}, "text.format", "invalid_value"),
         ({"format": {}}, "text.format.type", "missing_required_parameter"),
         ({"format": {"type": "xml"}}, "text.format.type", "invalid_value"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
+from engine.text.processor import SamplingDefaults
 from gateway.errors import ApiError, InvalidRequest
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling
@@ -48,6 +49,24 @@ def test_messages_of_every_form_become_text() -> None:
         Message("assistant", "b"),
         Message("user", "c\nd"),
     )
+
+
+def test_items_that_mean_nothing_here_are_left_out() -> None:
+    """What another model has thought; a refusal is what it said."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+    request = parse(input=[{"role": "user", "content": "a"}, thought, refused], client_metadata={"a": "b"})
+    assert request.messages == (Message("user", "a"), Message("assistant", "I cannot."))
+    assert parse(reasoning={"effort": "high", "summary": "auto"}).echo == {
+        "reasoning": {"effort": "high", "summary": "auto"}
+    }
+
+
+def test_a_nucleus_of_nothing_is_the_most_likely_token() -> None:
+    """As OpenAI allows it; engines want more than 0."""
+    sampling = parse(top_p=0, temperature=1).sampling
+    assert sampling.deterministic(SamplingDefaults())
+    assert 0 < sampling.resolve(SamplingDefaults(), max_tokens=1, seed=1).top_p < 0.001
 
 
 def test_sampling_parameters_go_through() -> None:
@@ -126,7 +145,7 @@ def test_a_continued_turn_needs_no_input() -> None:
         ({"temperature": 2.1}, "invalid_value", "temperature"),
         ({"temperature": float("nan")}, "invalid_value", "temperature"),
         ({"temperature": float("inf")}, "invalid_value", "temperature"),
-        ({"top_p": 0}, "invalid_value", "top_p"),
+        ({"top_p": -0.1}, "invalid_value", "top_p"),
         ({"repetition_penalty": float("nan")}, "invalid_value", "repetition_penalty"),
         ({"seed": 2**63}, "invalid_value", "seed"),
         ({"stop": ["x"] * 17}, "invalid_value", "stop"),

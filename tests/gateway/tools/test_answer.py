@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.response_create import parse_response_create
-from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TurnEvent
+from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TokenLogprob, TurnEvent
 from gateway.tools.answer import AnswerReader, constraint, shown_tokens
 from gateway.tools.formats import FORMATS
 from tests.gateway.tools.test_grammar import matcher, tokenizer
@@ -137,3 +137,15 @@ def test_without_tools_nothing_is_read_into_an_answer() -> None:
     reader = AnswerReader(request(), HERMES, lambda: "never")
     call = '<tool_call>{"name": "f"}</tool_call>'
     assert read(reader, call, "") == [TextDelta(call, (0,)), TextDelta("", (1,))]
+
+
+def test_log_probabilities_are_those_of_the_text() -> None:
+    """However tokens and pieces of text lie to each other; those of calls are dropped."""
+    pieces = ["Sure", ", h", "ere", ': <tool_call>{"name": "f", "argum', 'ents": {}}</tool_call>']
+    tokens = [TokenLogprob(piece, tuple(piece.encode()), -0.5) for piece in pieces]
+    reader = AnswerReader(request(tools=[TOOL]), HERMES, lambda: "call_1")
+    events = [each for n, token in enumerate(tokens) for each in reader.read(token.token, (n,), (token,))]
+    events += reader.finish()
+    said = [event for event in events if isinstance(event, TextDelta)]
+    assert "".join(event.text for event in said).strip() == "Sure, here:"
+    assert [entry.token for event in said for entry in event.logprobs] == pieces[:4]
