@@ -148,7 +148,7 @@ class ResponseView:
 
     def _about_item(self, kind: LogEntryKind, item: OutputItem, delta: TurnEvent | None) -> Event:
         at: Event = {"output_index": item.index}
-        in_item = {**at, "item_id": self._item_id(item)}
+        in_item = {**at, "item_id": self.item_id(item)}
         in_part = {**in_item, "content_index": 0}
         match kind, delta:
             case LogEntryKind.ITEM_ADDED, _:
@@ -210,14 +210,15 @@ class ResponseView:
             case other:
                 raise RuntimeError(f"{type(other).__name__} has no Responses event")
 
-    def _item_id(self, item: OutputItem) -> str:
+    def item_id(self, item: OutputItem) -> str:
+        """Return the id of an item of the answer."""
         name = self._id.removeprefix("resp_") + (f"_{item.index}" if item.index else "")
         return ("msg_" if item.call is None else "fc_") + name
 
     def _item(self, item: OutputItem, *, begun: bool = False) -> Event:
         """Return an item; with `begun` as it was when it was opened."""
         shown: Event = {
-            "id": self._item_id(item),
+            "id": self.item_id(item),
             "status": (ItemState.OPEN if begun else item.state).value,
             "type": "message" if item.call is None else "function_call",
         }

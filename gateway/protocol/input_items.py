@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from gateway.errors import invalid_value
 from gateway.protocol.events import Event
@@ -37,7 +38,7 @@ def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPa
     Raises:
         InvalidRequest: `after` is no item of it.
     """
-    items = _items(response_id.removeprefix("resp_"), conversation)
+    items = [_shown(id, part) for id, part in item_messages(response_id, conversation).items()]
     if page.order == "desc":
         items.reverse()
     first = 0
@@ -56,26 +57,32 @@ def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPa
     }
 
 
-def _items(name: str, conversation: Sequence[Message]) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
+def item_messages(response_id: str, conversation: Sequence[Message]) -> dict[str, Message]:
+    """Return the items of a conversation, each as a message of its own, by id."""
+    name = response_id.removeprefix("resp_")
+    items: dict[str, Message] = {}
     for message in conversation:
-        items += _of_message(message, name, len(items))
+        for part in _parts(message):
+            prefix = "fco" if part.role == "tool" else "fc" if part.calls else "msg"
+            items[f"{prefix}_{name}_i{len(items)}"] = part  # the answer's own items have no such letter
     return items
 
 
-def _of_message(message: Message, name: str, index: int) -> list[dict[str, Any]]:
+def _parts(message: Message) -> list[Message]:
     if message.role == "tool":
-        output = {"type": "function_call_output", "call_id": message.answers, "output": message.content}
-        return [{"id": f"fco_{name}_{index}", "status": "completed", **output}]
-    items: list[dict[str, Any]] = []
-    if message.content or not message.calls:
-        kind = "output_text" if message.role == "assistant" else "input_text"
-        part: dict[str, Any] = {"type": kind, "text": message.content}
-        if kind == "output_text":
-            part |= {"annotations": []}
-        said = {"type": "message", "role": message.role, "content": [part]}
-        items.append({"id": f"msg_{name}_{index}", "status": "completed", **said})
-    for number, call in enumerate(message.calls, index + len(items)):
-        made = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
-        items.append({"id": f"fc_{name}_{number}", "status": "completed", **made})
-    return items
+        return [message]
+    said = [replace(message, calls=())] if message.content or not message.calls else []
+    return [*said, *(Message("assistant", "", (call,)) for call in message.calls)]
+
+
+def _shown(id: str, part: Message) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": id, "status": "completed"}
+    if part.role == "tool":
+        return item | {"type": "function_call_output", "call_id": part.answers, "output": part.content}
+    if part.calls:
+        (call,) = part.calls
+        return item | {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+    content: dict[str, Any] = {"type": "input_text", "text": part.content}
+    if part.role == "assistant":
+        content |= {"type": "output_text", "annotations": []}
+    return item | {"type": "message", "role": part.role, "content": [content]}

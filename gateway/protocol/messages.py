@@ -18,6 +18,7 @@ from gateway.protocol.requests import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MAX_CALL_ID = 256
+MAX_ITEM_ID = 128
 _FUNCTION = "function_"
 """Prefix of the ids of calls of the older kind, which have only a name."""
 
@@ -47,23 +48,33 @@ def parse_messages(items: list[Any], dialect: Dialect, *, continues: bool = Fals
         InvalidRequest: `param` is the path of what is wrong or not served.
     """
     messages: list[Message] = []
+    referring = False
     called: set[str] = set()
     for index, item in enumerate(items):
         path = f"{dialect.field}[{index}]"
         message = _message(item, path, dialect)
         if message is None:
             continue
+        referring |= message.reference is not None
         # Outputs of the older kind answer a function by its name, and may come without its call.
         named = not dialect.items and item["role"] == "function"
-        if message.answers is not None and message.answers not in called and not continues and not named:
+        if message.answers is not None and message.answers not in called and not (continues or referring or named):
             key = "call_id" if dialect.items else "tool_call_id"
             raise _unknown_call(message.answers, f"{path}.{key}")
         called.update(call.id for call in message.calls)
+        messages.append(message)
+    return join_calls(messages) if dialect.items else tuple(messages)
+
+
+def join_calls(items: Iterable[Message]) -> tuple[Message, ...]:
+    """Join calls that are items of their own with what the assistant said before them."""
+    messages: list[Message] = []
+    for item in items:
         last = messages[-1] if messages else None
-        if dialect.items and message.calls and last is not None and last.role == "assistant":
-            messages[-1] = replace(last, calls=last.calls + message.calls)
+        if item.calls and last is not None and last.role == "assistant" and last.reference is None:
+            messages[-1] = replace(last, calls=last.calls + item.calls)
         else:
-            messages.append(message)
+            messages.append(item)
     return tuple(messages)
 
 
@@ -82,7 +93,7 @@ def check_answers(messages: Iterable[Message], history: Iterable[Message]) -> No
 
 def _message(item: Any, path: str, dialect: Dialect) -> Message | None:
     """The message that an item is or is a part of; None if a model here has no use for it."""
-    kind = checked_type(item, dict, path).get("type", "message")
+    kind = checked_type(item, dict, path).get("type") or _untyped(item, dialect)
     if dialect.items and isinstance(kind, str) and kind in _ITEMS:
         return _ITEMS[kind](item, path, dialect)
     if kind != "message":
@@ -151,6 +162,19 @@ def _function_output(item: dict[str, Any], path: str, dialect: Dialect) -> Messa
     return Message("tool", text, answers=_call_id(item.get("call_id"), f"{path}.call_id"))
 
 
+def _untyped(item: dict[str, Any], dialect: Dialect) -> str:
+    """The type of an item without one: OpenAI's references need none."""
+    return "item_reference" if dialect.items and item.keys() <= {"id", "type"} else "message"
+
+
+def _reference(item: dict[str, Any], path: str, dialect: Dialect) -> Message:
+    _check_keys(item, path, dialect, ("type", "id"))
+    id = checked_type(item.get("id"), str, f"{path}.id")
+    if not 1 <= len(id) <= MAX_ITEM_ID:
+        raise invalid_value(f"{path}.id", f"expected the id of an item, 1 to {MAX_ITEM_ID} characters")
+    return Message("assistant", "", reference=id)
+
+
 def _nothing(item: dict[str, Any], path: str, dialect: Dialect) -> None:
     """What another model thought before its answer means nothing to those here."""
 
@@ -158,6 +182,7 @@ def _nothing(item: dict[str, Any], path: str, dialect: Dialect) -> None:
 _ITEMS: dict[str, Callable[[dict[str, Any], str, Dialect], Message | None]] = {
     "function_call": _function_call,
     "function_call_output": _function_output,
+    "item_reference": _reference,
     "reasoning": _nothing,
 }
 

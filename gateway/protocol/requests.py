@@ -51,6 +51,8 @@ class Message(Struct, frozen=True):
     """Calls that the assistant made after saying this."""
     answers: str | None = None
     """For the role `tool`, the id of the call whose output this is."""
+    reference: str | None = None
+    """Id of an item of an earlier response, whose place this holds until the turn begins."""
 
     @property
     def size(self) -> int:

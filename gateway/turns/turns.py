@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from redis.asyncio import Redis
@@ -21,6 +22,7 @@ from gateway.protocol.stream import Finished
 from gateway.storage.presence import Presence, new_id
 from gateway.turns.creations import Creations
 from gateway.turns.ids import new_response_id
+from gateway.turns.references import resolved
 from gateway.turns.remote import RemoteTurns
 from gateway.turns.turn import Turn, TurnState, Viewer
 
@@ -225,6 +227,7 @@ class Turns:
         live: bool,
     ) -> Viewer:
         self._check_draining()
+        request = await resolved(request, partial(self._seen, principal, own))
         history = await self._history(request, principal, own)
         self._check_draining()  # it may have taken a while
         timeout = self._settings.orphan_timeout if orphan_timeout is None else orphan_timeout
@@ -255,13 +258,17 @@ class Turns:
             return turn if turn.principal.tenant == principal.tenant else None
         return await self._remote.find(response_id, principal) if self._remote else None
 
+    async def _seen(self, principal: Principal, own: Mapping[str, Turn], id: str) -> Turn | None:
+        """Return a turn that the caller may continue."""
+        return own.get(id) or await self._find(id, principal)
+
     async def _history(
         self, request: TurnRequest, principal: Principal, own: Mapping[str, Turn]
     ) -> tuple[Message, ...]:
         previous_id = request.previous_response_id
         if previous_id is None:
             return ()
-        previous = own.get(previous_id) or await self._find(previous_id, principal)
+        previous = await self._seen(principal, own, previous_id)
         if previous is None or previous.state in (TurnState.ADMITTING, TurnState.REFUSED):
             raise PreviousResponseNotFound(
                 f"Previous response with id '{previous_id[:80]}' not found. Send the whole conversation without "

@@ -12,6 +12,7 @@ from openai.types.responses import ResponseItemList
 from gateway.protocol.input_items import ItemsPage, input_items
 from gateway.protocol.requests import Message, ToolCall
 from tests.gateway.conftest import KEY, Serve, eventually
+from tests.gateway.engines.test_adapters import OTHER_KEY, TENANTS
 
 pytestmark = pytest.mark.anyio
 
@@ -206,3 +207,64 @@ class TestIdempotentCreate:
                     model="auto", input="hello", extra_headers={"Idempotency-Key": key}
                 )
         assert refused.value.param == "idempotency_key"
+
+
+class TestReferences:
+    """`item_reference`: what Vercel's AI SDK sends for each item of earlier answers."""
+
+    async def test_stand_for_the_items_of_answers_and_inputs(self, serve: Serve) -> None:
+        """The prompt is that of the whole conversation, also on another gateway."""
+        short: dict[str, Any] = {"model": "auto", "max_output_tokens": 6, "extra_body": {"ignore_eos": True}}
+        async with serve() as one, serve() as other:
+            first = await one.client.responses.create(input="one", **short)
+            whole = [
+                {"role": "user", "content": "one"},
+                {"role": "assistant", "content": first.output_text},
+                {"role": "user", "content": "two"},
+            ]
+            expected = await one.client.responses.create(input=whole, **short)
+            asked = [item async for item in one.client.responses.input_items.list(first.id)]
+            references = [{"type": "item_reference", "id": asked[0].id}, {"id": first.output[0].id}, whole[2]]
+            for served in (one, other):
+                again = await served.client.responses.create(input=references, **short)
+                assert again.usage is not None and expected.usage is not None
+                assert again.usage.input_tokens == expected.usage.input_tokens
+                assert again.output_text == expected.output_text
+                items = [item async for item in served.client.responses.input_items.list(again.id, order="asc")]
+                assert len(items) == 3
+
+    async def test_calls_can_be_answered(self, serve: Serve) -> None:
+        tool: Any = {"type": "function", "name": "f", "parameters": {"properties": {"a": {"enum": [1]}}}}
+        async with serve() as served:
+            first = await served.client.responses.create(
+                input="hi", model="auto", tools=[tool], tool_choice={"type": "function", "name": "f"}
+            )
+            (call,) = first.output
+            assert call.type == "function_call" and call.id is not None
+            output = {"type": "function_call_output", "call_id": call.call_id, "output": "5"}
+            asked = {"role": "user", "content": "hi"}
+            short: dict[str, Any] = {"model": "auto", "max_output_tokens": 1}
+            by_id = await served.client.responses.create(input=[asked, {"id": call.id}, output], **short)
+            whole = await served.client.responses.create(input=[asked, call.to_dict(), output], **short)
+            assert by_id.usage is not None and whole.usage is not None
+            assert by_id.usage.input_tokens == whole.usage.input_tokens
+            with pytest.raises(openai.BadRequestError, match="no call with id"):
+                await served.client.responses.create(input=[{"id": call.id}, {**output, "call_id": "other"}], **short)
+
+    async def test_name_items_of_the_same_tenant_that_are_kept(self, serve: Serve) -> None:
+        """Others do not exist."""
+        async with serve(tenants=TENANTS) as served:
+            first = await served.client.responses.create(input="one", model="auto", max_output_tokens=1)
+            known = first.output[0].id
+            assert known is not None
+            stranger = served.client.with_options(api_key=OTHER_KEY)
+            for client, id in (
+                (stranger, known),
+                (served.client, f"{known}_9"),
+                (served.client, "m"),
+                (stranger, "a_b"),
+            ):
+                with pytest.raises(openai.NotFoundError) as caught:
+                    await client.responses.create(input=[{"type": "item_reference", "id": id}], model="auto")
+                assert (caught.value.code, caught.value.param) == ("item_not_found", "input")
+            await served.settle()
