@@ -39,6 +39,9 @@ _service = click.option("--service", type=click.Choice(_SERVICES), help="Class o
 _services = click.option(
     "--allow-service", "services", type=click.Choice(_SERVICES), multiple=True, help="A class that requests may name."
 )
+_unknown = click.option(
+    "--unknown-parameters", type=click.Choice(["refuse", "ignore"]), help="What to do with parameters nobody knows."
+)
 _models = click.option("--model", "models", multiple=True, help="Model or adapter that it may use, or `all`.")
 
 
@@ -62,6 +65,7 @@ def tenant() -> None:
 @_weight
 @_service
 @_services
+@_unknown
 @_models
 @quota_option
 @model_quota_option
@@ -79,6 +83,7 @@ def tenant_add(config: str | None, name: str, **options: Any) -> None:
 @_weight
 @_service
 @_services
+@_unknown
 @_models
 @quota_option
 @model_quota_option

@@ -192,6 +192,10 @@ class TenantSettings(Section, frozen=True):
     limits: Annotated[
         Quota | None, Meta(description="Limits of this tenant; those that are left out are as in `[limits]`.")
     ] = None
+    unknown_parameters: Annotated[
+        Literal["refuse", "ignore"],
+        Meta(description="What to do with parameters that no request has: refuse them as OpenAI does, or ignore them."),
+    ] = "refuse"
     weight: Annotated[
         float, Meta(ge=0.01, le=100, description="Share of an engine, relative to other tenants of the same class.")
     ] = 1.0
@@ -359,9 +363,8 @@ def _check(settings: Settings) -> None:
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
     ids = [key.id for tenant in settings.tenants for key in tenant.keys]
-    for id in ids:
-        if ids.count(id) > 1:  # a key is read, logged and billed by its id alone
-            raise SettingsError(f"tenants: two keys have the id '{id}'; give every key of all tenants an id of its own")
+    if twice := {id for id in ids if ids.count(id) > 1}:  # a key is read, logged and billed by its id alone
+        raise SettingsError(f"tenants: two keys have the id '{min(twice)}'; give each key of all tenants its own")
     _check_demo_key(settings)
     check_safety(settings.safety)
     check_embedder(settings.embedder)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.http.choices import Choices, respond
 from gateway.protocol.caching import Caching
-from gateway.protocol.chat_completion_create import parse_chat_completion_create
+from gateway.protocol.chat_completion_create import ChatCompletionCreate, parse_chat_completion_create
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.events import logprob_objects
 from gateway.protocol.log import LogEntryKind, TurnLog
@@ -21,6 +22,7 @@ from gateway.protocol.stream import ArgumentsDelta, Finished, TextDelta, TokenLo
 class ChatCompletions:
     """The format of chat completions, see `gateway.http.choices.Format`."""
 
+    body: type[Struct] = ChatCompletionCreate
     prompt_field = "messages"
 
     def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:

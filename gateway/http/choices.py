@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +26,7 @@ from gateway.http.exchange import (
     ServerSentEvents,
     cost_headers,
     overhead_header,
-    read_object,
+    read_parameters,
     route_headers,
     sse_event,
     while_connected,
@@ -187,6 +188,8 @@ class Choices:
 class Format(Protocol):
     """The format of one endpoint."""
 
+    body: type[Struct]
+    """The body's parameters."""
     prompt_field: str
     """Name of the body's field that an error blames when a prompt does not fit."""
 
@@ -207,7 +210,8 @@ async def respond(request: Request, format: Format) -> Response:
     """Answer a request in the format of its endpoint, unless its client goes away first."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    asked = format.parse(await read_object(request), from_headers(request.headers))
+    body = await read_parameters(request, principal, format.body)
+    asked = format.parse(body, from_headers(request.headers))
     key = request.headers.get("idempotency-key")
     return await while_connected(request.receive, _answer(gateway, principal, asked, format, key))
 

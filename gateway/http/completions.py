@@ -14,7 +14,7 @@ from engine.text.processor import TextProcessor
 from gateway.http.choices import Choices, respond
 from gateway.protocol.caching import Caching
 from gateway.protocol.choices import ChoicesRequest
-from gateway.protocol.completion_create import parse_completion_create
+from gateway.protocol.completion_create import CompletionCreate, parse_completion_create
 from gateway.protocol.stream import Finished, PromptScored, TextDelta, TokenLogprob
 
 Scores = dict[str, list[Any]]
@@ -24,6 +24,7 @@ Scores = dict[str, list[Any]]
 class Completions:
     """The format of text completions, see `gateway.http.choices.Format`."""
 
+    body: type[Struct] = CompletionCreate
     prompt_field = "prompt"
 
     def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:

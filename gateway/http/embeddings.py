@@ -21,11 +21,11 @@ from gateway.access.identity import Principal
 from gateway.billing.cost import cost, picodollars
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.errors import ApiError, ContextLengthExceeded, ModelNotFound, Unavailable, invalid_value
-from gateway.http.exchange import JsonResponse, read_object, while_connected
+from gateway.http.exchange import JsonResponse, read_parameters, while_connected
 from gateway.limits.counters import Amounts
 from gateway.limits.readings import headers as limit_headers
 from gateway.limits.subjects import subjects_of
-from gateway.protocol.embedding_create import EmbeddingRequest, parse_embedding_create
+from gateway.protocol.embedding_create import EmbeddingCreate, EmbeddingRequest, parse_embedding_create
 from gateway.services import Gateway, gateway_of
 from gateway.turns.ids import new_response_id
 
@@ -41,7 +41,7 @@ async def create(request: Request) -> Response:
     """`POST /v1/embeddings`. Computes no more once its client has gone."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    asked = parse_embedding_create(await read_object(request))
+    asked = parse_embedding_create(await read_parameters(request, principal, EmbeddingCreate))
     return await while_connected(request.receive, _answer(gateway, principal, asked))
 
 

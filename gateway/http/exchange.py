@@ -9,14 +9,17 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.access.identity import Principal
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, TooLarge, UnsupportedMediaType
 from gateway.protocol.log import TurnLog
 from gateway.protocol.nesting import check_depth
+from gateway.protocol.requests import only_known
 from gateway.protocol.stream import Routed
 from gateway.services import gateway_of
 from gateway.telemetry.trace import TurnTrace
@@ -59,6 +62,12 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return body
+
+
+async def read_parameters(request: Request, principal: Principal, type_: type[Struct]) -> dict[str, Any]:
+    """Read a body for this struct, see `read_object`, without unknown parameters if the tenant ignores them."""
+    body = await read_object(request)
+    return only_known(body, type_) if gateway_of(request).identity.ignores_unknown(principal) else body
 
 
 def _unzipped(content: bytes, limit: int) -> bytes:

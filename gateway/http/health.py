@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: for supervisors, load balancers and Prometheus. No API key is needed."""
+"""`/healthz`, `/readyz`, `/version` and `/metrics`: for supervisors, balancers and Prometheus. No API key is needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gateway import __version__
 from gateway.access.identity.secret import DIFFERENT
 from gateway.http.exchange import JsonResponse
 from gateway.services import Gateway, gateway_of
@@ -37,6 +38,11 @@ async def readiness(request: Request) -> Response:
     return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
 
 
+async def version(request: Request) -> Response:
+    """`GET /version`: this program's, in vLLM's form."""
+    return JsonResponse({"version": __version__})
+
+
 async def metrics(request: Request) -> Response:
     """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for."""
     gateway = gateway_of(request)
@@ -64,6 +70,8 @@ async def metrics(request: Request) -> Response:
 routes: list[BaseRoute] = [
     Route("/healthz", liveness),
     Route("/readyz", readiness),
+    Route("/health", readiness),  # vLLM's name for it, which load tools ask for
+    Route("/version", version),
     Route("/metrics", metrics),
 ]
 

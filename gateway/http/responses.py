@@ -16,7 +16,7 @@ from gateway.http.exchange import (
     ServerSentEvents,
     cost_headers,
     overhead_header,
-    read_object,
+    read_parameters,
     route_headers,
     sse_event,
     while_connected,
@@ -26,7 +26,7 @@ from gateway.protocol.caching import from_headers
 from gateway.protocol.events import wants_extensions
 from gateway.protocol.input_items import input_items, parse_page
 from gateway.protocol.log import LogEntryKind
-from gateway.protocol.response_create import parse_response_create
+from gateway.protocol.response_create import ResponseCreate, parse_response_create
 from gateway.services import Gateway, gateway_of
 from gateway.turns import Turn, Viewer
 
@@ -35,7 +35,8 @@ async def create(request: Request) -> Response:
     """`POST /v1/responses`."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    turn_request, stream = parse_response_create(await read_object(request), from_headers(request.headers))
+    body = await read_parameters(request, principal, ResponseCreate)
+    turn_request, stream = parse_response_create(body, from_headers(request.headers))
     key = request.headers.get("idempotency-key")
     viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
     if stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
@@ -57,7 +58,8 @@ def _encode(turn: Turn, pool: Pool) -> list[int]:
         tools = request.tools.tools if request.tools and request.tools.active else ()
         messages = template_messages(turn.conversation, pool.tools, tools, request.instructions)
         try:
-            ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None)
+            variables: dict[str, Any] = {**request.template}
+            ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None, **variables)
         except ChatTemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
     if not ids:

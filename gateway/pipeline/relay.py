@@ -204,7 +204,8 @@ class _Answer:
 
 def _names_tokens(request: TurnRequest) -> bool:
     """Whether the request has token ids, of which only an engine knows whether its model has them."""
-    return bool(request.sampling.logit_bias) or isinstance(request.prompt, tuple)
+    sampling = request.sampling
+    return bool(sampling.logit_bias or sampling.stop_token_ids) or isinstance(request.prompt, tuple)
 
 
 def _reason(turn: Turn, generation: Generation) -> EndReason:

@@ -13,16 +13,17 @@ from msgspec import Meta
 
 from gateway.errors import invalid_value
 from gateway.protocol.caching import NOTHING, Caching
-from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
+from gateway.protocol.choices import ChoicesRequest, CompletionFields, request_choices
 from gateway.protocol.messages import Dialect, parse_messages
-from gateway.protocol.output_format import Verbosity, one_format, parse_response_format, parse_structured_outputs
+from gateway.protocol.output_format import Verbosity, one_format, parse_response_format
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
-    SamplingFields,
     ServiceTier,
+    TemplateVariables,
     check_together,
     converted,
     refuse_unsupported,
+    template_variables,
 )
 from gateway.protocol.response_create import Metadata
 from gateway.protocol.tools import parse_tools
@@ -50,26 +51,25 @@ _DIALECT = Dialect(
 )
 
 
-class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+class ChatCompletionCreate(CompletionFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
     messages: list[Any]
     max_completion_tokens: Tokens | None = None
     max_tokens: Tokens | None = None
-    n: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stream_options: StreamOptions | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
     response_format: Any = None
-    structured_outputs: Any = None
-    """vLLM's way to say what `response_format` says; see `gateway.protocol.output_format`."""
 
     parallel_tool_calls: bool | None = None
     tool_choice: Any = None
     tools: Any = None
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    """vLLM's: variables for the model's chat template, such as `enable_thinking`."""
 
     # Accepted: they cannot change the answer.
     prompt_cache_key: str | None = None
@@ -106,9 +106,7 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
     messages = parse_messages(create.messages, _DIALECT)
     if not messages:
         raise invalid_value("messages", "empty; send at least one message")
-    format = one_format(
-        parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
-    )
+    format = one_format(parse_response_format(create.response_format), create.format())
     tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=True)
     check_together(format, tools)
     request = create.turn(
@@ -118,6 +116,8 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
         max_output_tokens=_output_limit(create),
         format=format,
         tools=tools,
+        template=template_variables(create.chat_template_kwargs)
+        | ({} if create.add_generation_prompt is None else {"add_generation_prompt": create.add_generation_prompt}),
         store=False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",

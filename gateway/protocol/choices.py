@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest, invalid_value
-from gateway.protocol.requests import TurnRequest
+from gateway.protocol.output_format import OutputFormat, one_format, parse_guided, parse_structured_outputs
+from gateway.protocol.requests import SamplingFields, TurnRequest
 from gateway.protocol.stream import TokenUsage
 
 MAX_CHOICES = 128
@@ -27,6 +28,31 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     """Whether every chunk has the usage so far, as in vLLM; load tools ask for it. Needs `include_usage`."""
     include_obfuscation: bool | None = None
     """Accepted and without effect: no padding is ever sent."""
+
+
+class CompletionFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """Request-body fields that both completion endpoints share. Base class of their body structs."""
+
+    n: Count | None = None
+    stream_options: StreamOptions | None = None
+    structured_outputs: Any = None
+    """vLLM's output formats; see `gateway.protocol.output_format`."""
+    guided_json: Any = None
+    """vLLM's older parameters for the same, this and the next three."""
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+    def format(self) -> OutputFormat | None:
+        """Return the output format that vLLM's fields ask for.
+
+        Raises:
+            InvalidRequest: `param` is the path of what is wrong; two are set.
+        """
+        guided = parse_guided(
+            json=self.guided_json, regex=self.guided_regex, choice=self.guided_choice, grammar=self.guided_grammar
+        )
+        return one_format(parse_structured_outputs(self.structured_outputs), guided)
 
 
 class ChoicesRequest(Struct, frozen=True, kw_only=True):

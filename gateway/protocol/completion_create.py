@@ -14,12 +14,10 @@ from msgspec.structs import replace
 
 from gateway.errors import invalid_value
 from gateway.protocol.caching import NOTHING, Caching
-from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
-from gateway.protocol.output_format import parse_structured_outputs
+from gateway.protocol.choices import ChoicesRequest, CompletionFields, request_choices
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Sampling,
-    SamplingFields,
     converted,
     refuse_unsupported,
 )
@@ -33,18 +31,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",)}
 """Known, not served: field -> the values that ask for nothing."""
 
 
-class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+class CompletionCreate(CompletionFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
     prompt: Any
     """One prompt or a list of prompts; see `_prompts`."""
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
-    n: Count | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stream_options: StreamOptions | None = None
-    structured_outputs: Any = None
-    """vLLM's output formats; see `gateway.protocol.output_format`."""
 
     # Refused unless neutral.
     best_of: Any = None
@@ -85,7 +79,7 @@ def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -
         given,
         sampling=_sampling(create, limit),
         max_output_tokens=limit or None,
-        format=parse_structured_outputs(create.structured_outputs),
+        format=create.format(),
         generate=limit > 0,
         store=False,
     )

@@ -40,6 +40,7 @@ class ClientEventType(enum.StrEnum):
     CREATE = "response.create"
     CANCEL = "response.cancel"
     RESUME = "response.resume"
+    STEER = "response.steer"
 
 
 class ServerEventType(enum.StrEnum):
@@ -58,6 +59,7 @@ class ServerEventType(enum.StrEnum):
     COMPLETED = "response.completed"
     INCOMPLETE = "response.incomplete"
     FAILED = "response.failed"
+    STEER_FAILED = "response.steer.failed"
     ERROR = "error"
     ROUTE = "roundhouse.route"
     LIMITS = "roundhouse.limits"

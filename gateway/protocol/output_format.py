@@ -101,7 +101,20 @@ def parse_structured_outputs(value: Any) -> OutputFormat | None:
     if len(given) != 1:
         raise invalid_value("structured_outputs", f"set exactly one of {', '.join(known)}")
     ((key, item),) = given.items()
-    path = f"structured_outputs.{key}"
+    return _structured(key, item, f"structured_outputs.{key}")
+
+
+def parse_guided(**guided: Any) -> OutputFormat | None:
+    """Return the format that vLLM's older parameters ask for: `json` is the value of `guided_json`, and so on.
+
+    Raises:
+        InvalidRequest: `param` is the path of what is wrong; two are set.
+    """
+    given = [(key, item) for key, item in guided.items() if item is not None]
+    return one_format(*(_structured(key, item, f"guided_{key}") for key, item in given))
+
+
+def _structured(key: str, item: Any, path: str) -> OutputFormat:
     match key:
         case "json":
             schema = _decoded(item, path) if isinstance(item, str) else item

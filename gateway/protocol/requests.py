@@ -17,12 +17,20 @@ from msgspec.structs import asdict
 
 from engine.text.processor import SamplingDefaults
 from engine.wire import SamplingParams
-from gateway.errors import ApiError, InvalidRequest, missing_parameter, unknown_parameter, unsupported_parameter
+from gateway.errors import (
+    ApiError,
+    InvalidRequest,
+    invalid_value,
+    missing_parameter,
+    unknown_parameter,
+    unsupported_parameter,
+)
 from gateway.protocol.caching import NOTHING, Caching, Directives, Tags, from_body, stricter
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.tools import ToolUse
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 64
 MAX_TOP_LOGPROBS = 20
 
 ONLY_BEST = 1e-6
@@ -31,6 +39,12 @@ ONLY_BEST = 1e-6
 Role = Literal["system", "user", "assistant", "tool"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 """OpenAI's names for how soon a request is served; `gateway/pipeline/service_tier.py` says what they mean here."""
+
+
+TemplateVariable = bool | int | float | Annotated[str, Meta(pattern=r"^[\w .,:/+-]{0,64}$")] | None
+"""A variable for a chat template. Texts hold no character of which control tokens are made."""
+TEMPLATE_NAMES = frozenset({"messages", "tools", "documents", "mark", "self", "add_generation_prompt"})
+"""Variables of chat templates that are not the client's to set."""
 
 
 class ToolCall(Struct, frozen=True):
@@ -74,6 +88,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     """Seed; None: the gateway draws one."""
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the answer, beside the model's own."""
     min_tokens: int = 0
     logprobs: int | None = None
     """Number of alternatives whose log-probabilities are wanted, beside the chosen token's; None: no
@@ -111,6 +127,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """Format that the answer must match; None: free text."""
     tools: ToolUse | None = None
     """Functions that the model may call instead of answering; None: there are none."""
+    template: dict[str, TemplateVariable] = {}
+    """Variables for the model's chat template beside its own."""
     stop: tuple[str, ...] = ()
     generate: bool = True
     """Whether to generate an answer; False only warms the prefix cache with the prompt."""
@@ -143,6 +161,7 @@ class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 _T = TypeVar("_T")
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
@@ -167,6 +186,11 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
         | Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=MAX_STOP_STRINGS)]
         | None
     ) = None
+    stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """Ollama's name of `repetition_penalty`."""
+    skip_special_tokens: Literal[True] | None = None
+    """vLLM's: answers never hold control tokens here."""
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     roundhouse: RoundhouseOptions | None = None
@@ -179,6 +203,8 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
         """
         same = {*Sampling.__struct_fields__} & {*SamplingFields.__struct_fields__}
         given = {name: value for name in same if (value := getattr(self, name)) is not None}
+        if self.repetition_penalty is None and self.repeat_penalty is not None:
+            given["repetition_penalty"] = self.repeat_penalty
         given |= {"logit_bias": self._token_biases(), "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
         return Sampling(**given)
 
@@ -207,6 +233,22 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
             raise InvalidRequest(
                 f"logit_bias: {error} is not a token id; keys are token ids as decimal strings", param="logit_bias"
             ) from None
+
+
+def template_variables(given: Mapping[str, TemplateVariable] | None) -> dict[str, TemplateVariable]:
+    """Return what `chat_template_kwargs` sets.
+
+    Raises:
+        InvalidRequest: a variable is not the client's to set.
+    """
+    for name in given or ():
+        if name in TEMPLATE_NAMES or name.endswith("_token"):
+            raise invalid_value(f"chat_template_kwargs.{name[:80]}", "is set by the server; leave it out")
+    return dict(given or {})
+
+
+TemplateVariables = Annotated[dict[Annotated[str, Meta(max_length=64)], TemplateVariable], Meta(max_length=16)]
+"""The type of `chat_template_kwargs`."""
 
 
 def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> None:
@@ -238,6 +280,11 @@ def check_together(format: OutputFormat | None, tools: ToolUse | None) -> None:
             param=format.param,
             code="unsupported_parameter",
         )
+
+
+def only_known(body: Mapping[str, Any], type_: type[Struct]) -> dict[str, Any]:
+    """Return a body without the parameters that a struct does not have."""
+    return {name: value for name, value in body.items() if name in type_.__struct_fields__}
 
 
 _AT_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")

@@ -21,10 +21,12 @@ from gateway.protocol.requests import (
     Message,
     SamplingFields,
     ServiceTier,
+    TemplateVariables,
     TurnRequest,
     check_together,
     converted,
     refuse_unsupported,
+    template_variables,
 )
 from gateway.protocol.tools import parse_tools
 
@@ -89,6 +91,8 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     tool_choice: Any = None
     tools: Any = None
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
+    chat_template_kwargs: TemplateVariables | None = None
+    """vLLM's: variables for the model's chat template, such as `enable_thinking`."""
 
     # Accepted: they cannot change the answer.
     client_metadata: dict[str, Any] | None = None
@@ -141,6 +145,7 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
         max_output_tokens=create.max_output_tokens,
         format=format,
         tools=tools,
+        template=template_variables(create.chat_template_kwargs),
         generate=create.generate is not False and not prewarm,
         previous_response_id=create.previous_response_id,
         store=create.store is not False,

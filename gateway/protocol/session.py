@@ -21,9 +21,9 @@ from msgspec import Meta, Struct
 
 from gateway.errors import ApiError, InvalidRequest, RateLimited, Unavailable, invalid_value, missing_parameter
 from gateway.protocol.codec import Codec
-from gateway.protocol.events import ClientEventType, CloseCode, Event, ServerEventType, error_event
-from gateway.protocol.requests import TurnRequest, converted
-from gateway.protocol.response_create import parse_response_create
+from gateway.protocol.events import ClientEventType, CloseCode, Event, ServerEventType, error_event, with_stream_id
+from gateway.protocol.requests import TurnRequest, converted, only_known
+from gateway.protocol.response_create import ResponseCreate, parse_response_create
 
 MAX_MALFORMED = 8
 """Malformed messages in a row after which the connection is closed."""
@@ -41,6 +41,8 @@ class SessionLimits(Struct, frozen=True):
     first_message_timeout: float = 60.0
     idle_timeout: float = 600.0
     lifetime: float = 3600.0
+    ignore_unknown: bool = False
+    """Whether parameters that no request has are ignored."""
 
 
 class Send(Struct, frozen=True):
@@ -105,6 +107,11 @@ class _Cancel(Struct, forbid_unknown_fields=True):
 class _Resume(Struct, forbid_unknown_fields=True):
     response_id: ResponseId
     starting_after: Annotated[int, Meta(ge=-1)] = -1
+
+
+class _Steer(Struct, forbid_unknown_fields=True):
+    previous_response_id: ResponseId
+    input: str | list[Any]
 
 
 class _Active(Struct):
@@ -248,6 +255,8 @@ class Session:
                 return self._cancel
             case ClientEventType.RESUME:
                 return self._resume
+            case ClientEventType.STEER:
+                return self._steer
             case None:
                 raise missing_parameter("type")
             case _:
@@ -260,6 +269,8 @@ class Session:
 
     def _create(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
         key = _idempotency_key(body)
+        if self._limits.ignore_unknown:
+            body = only_known(body, ResponseCreate)
         request, _ = parse_response_create(body)
         self._check_room()
         if self._refusal is not None:
@@ -281,6 +292,16 @@ class Session:
         self._check_room()
         subscription = self._subscribe(_Active(lane, resume.response_id, occupies_lane=False))
         return [Watch(subscription, resume.response_id, resume.starting_after)]
+
+    def _steer(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
+        """Give the input back, as OpenAI has it for models that cannot be steered."""
+        steer = converted(body, _Steer)
+        reason = "answers of this server cannot be steered; send the input with the next response.create"
+        error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": reason}
+        lanes = [each.lane for each in self._active.values() if each.response_id == steer.previous_response_id]
+        event: Event = {"type": ServerEventType.STEER_FAILED, "sequence_number": 0, "error": error}
+        event["steer"] = msgspec.structs.asdict(steer)
+        return [Send(with_stream_id(event, lanes[0] if lanes else None))]
 
     def _check_room(self) -> None:
         if self.turns >= self._limits.max_turns:

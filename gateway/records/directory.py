@@ -79,6 +79,9 @@ class Tenant(Record, frozen=True, kw_only=True):
         Annotated[list[PublicName], Meta(max_length=1000)] | None,
         Meta(description="Models and adapters it may use; null: all that are open to it."),
     ] = None
+    unknown_parameters: Annotated[
+        Literal["refuse", "ignore"], Meta(description="What to do with parameters that no request has.")
+    ] = "refuse"
     disabled: Annotated[bool, Meta(description="Refuse all its requests.")] = False
 
     @property

@@ -74,6 +74,7 @@ class SocketConnection:
             first_message_timeout=server.first_message_timeout,
             idle_timeout=server.idle_timeout,
             lifetime=server.connection_lifetime,
+            ignore_unknown=identity.ignores_unknown(principal),
         )
         self._loop = asyncio.get_running_loop()
         self._socket = socket

@@ -43,6 +43,7 @@ def configured(settings: Settings) -> Configured:
             service=tenant.service,
             services=tenant.services,
             quota=tenant.limits,
+            unknown_parameters=tenant.unknown_parameters,
         )
         for tenant in settings.tenants
     }

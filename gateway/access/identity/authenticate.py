@@ -98,6 +98,11 @@ class Identity:
             self._guesses.failed(address, now)
             raise
 
+    def ignores_unknown(self, principal: Principal) -> bool:
+        """Whether parameters that no request has are to be ignored in this caller's requests."""
+        tenant = self._view.tenant(principal.tenant)
+        return tenant is not None and tenant.unknown_parameters == "ignore"
+
     async def renew(self, principal: Principal) -> Principal:
         """Return the same principal as it is now, for a connection that lives long.
 

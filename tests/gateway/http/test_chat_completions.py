@@ -265,3 +265,14 @@ async def test_a_drain_tells_streams_that_they_were_cut_off(serve: Serve) -> Non
                     await served.gateway.turns.drain(0)
         await served.settle()
     assert caught.value.code == "draining"
+
+
+async def test_templates_and_engines_are_told_more_than_openai_can_say(serve: Serve) -> None:
+    """Variables of the chat template, and tokens that end the answer."""
+    async with serve() as served:
+        plain = await whole(served, max_tokens=1)
+        without = await whole(served, max_tokens=1, extra_body={"add_generation_prompt": False})
+        assert without.usage.prompt_tokens < plain.usage.prompt_tokens
+        ended = await whole(served, extra_body={"stop_token_ids": [70], "logit_bias": {"70": 100}})
+        assert (ended.choices[0].finish_reason, ended.usage.completion_tokens) == ("stop", 1)
+        await served.settle()

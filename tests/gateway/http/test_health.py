@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from redis.asyncio import Redis
 
+from gateway import __version__
 from gateway.access.identity.secret import DIFFERENT, FINGERPRINT_KEY, check
 from router.route import ComingTier
 from tests.conftest import redis_server
@@ -32,6 +33,14 @@ async def test_a_gateway_with_engines_and_redis_is_ready(serve: Serve) -> None:
         assert (await get(served, "/healthz")).status_code == 200
         ready = await get(served, "/readyz")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problems": []})
+
+
+async def test_vllms_names_are_served(serve: Serve) -> None:
+    """Load tools ask for them before they begin."""
+    async with serve() as served:
+        health, version = await get(served, "/health"), await get(served, "/version")
+    assert (health.status_code, health.json()["status"]) == (200, "ready")
+    assert version.json() == {"version": __version__}
 
 
 async def test_a_gateway_is_ready_while_models_of_other_tiers_are_coming(serve: Serve) -> None:

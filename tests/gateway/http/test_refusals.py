@@ -9,9 +9,12 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from msgspec.structs import replace
 
+from gateway.config.settings import demo_settings
 from tests.engine.checkpoints import VOCABULARY
 from tests.gateway.conftest import CONTEXT, KEY, EngineThread, Serve, Served
+from tests.gateway.sockets import ask
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +82,29 @@ async def test_whoever_has_no_key_is_told_how_to_send_one(serve: Serve) -> None:
         for key in (None, "wrong"):
             response = await post(served, "chat/completions", prompt_of("chat/completions"), key)
             assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+
+
+async def test_unknown_parameters_are_ignored_for_tenants_who_want_that(serve: Serve) -> None:
+    """Those of no request, at every endpoint; what is known and not served is still refused."""
+    (demo,) = demo_settings().tenants
+    bodies = {path: prompt_of(path) for path in PATHS} | {"responses": {"input": "hello"}}
+    async with serve(tenants=[replace(demo, unknown_parameters="ignore")]) as served:
+        for path, body in bodies.items():
+            asked = {
+                **body,
+                "num_ctx": 5,
+                "think": True,
+                "max_output_tokens" if path == "responses" else "max_tokens": 1,
+            }
+            assert (await post(served, path, asked)).status_code == 200
+            wrong = {**asked, "roundhouse": {"cash": 1}}
+            refused(await post(served, path, wrong), 400, "unknown_parameter", "roundhouse.cash")
+        async with served.connect() as socket:
+            events = await ask(socket, max_output_tokens=1, num_ctx=5)
+            assert events[0]["type"] == "response.created"
+    async with serve() as served:
+        for path, body in bodies.items():
+            refused(await post(served, path, {**body, "num_ctx": 5}), 400, "unknown_parameter", "num_ctx")
 
 
 @pytest.mark.parametrize("path", PATHS)

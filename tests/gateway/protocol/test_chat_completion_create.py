@@ -100,6 +100,12 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
         ({"verbosity": "endless"}, "verbosity", "invalid_value"),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].name", "missing_required_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"skip_special_tokens": False}, "skip_special_tokens", "invalid_value"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
+        ({"chat_template_kwargs": {"tools": None}}, "chat_template_kwargs.tools", "invalid_value"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token", "invalid_value"),
+        ({"chat_template_kwargs": {"date": "<|user|>"}}, "chat_template_kwargs.date", "invalid_value"),
         ({"messages": None}, "messages", "invalid_value"),
         ({"messages": "hello"}, "messages", "invalid_value"),
         ({"messages": []}, "messages", "invalid_value"),
@@ -181,6 +187,21 @@ def test_a_refusal_is_what_the_assistant_said() -> None:
     parts = [{"type": "refusal", "refusal": "I cannot."}]
     for message in ({"content": None, "refusal": "I cannot."}, {"content": parts}):
         assert turn(messages=[{"role": "assistant", **message}]).messages == (Message("assistant", "I cannot."),)
+
+
+def test_parameters_of_other_servers() -> None:
+    """vLLM's and Ollama's, where engines have what they ask for."""
+    assert turn(repeat_penalty=1.2).sampling == Sampling(repetition_penalty=1.2)
+    assert turn(stop_token_ids=[5, 6]).sampling == Sampling(stop_token_ids=(5, 6))
+    assert turn(skip_special_tokens=True) == turn()
+    assert turn(chat_template_kwargs={"enable_thinking": False}).template == {"enable_thinking": False}
+    assert turn(add_generation_prompt=False).template == {"add_generation_prompt": False}
+    schema = {"type": "object"}
+    for name, value in (("json", schema), ("regex", "a+"), ("choice", ["a", "b"]), ("grammar", 'start: "a"')):
+        format = turn(**{f"guided_{name}": value}).format
+        expected = turn(structured_outputs={name: value}).format
+        assert format is not None and expected is not None
+        assert (format.grammar, format.param) == (expected.grammar, f"guided_{name}")
 
 
 def test_messages_are_needed() -> None:

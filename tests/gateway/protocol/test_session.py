@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from openai.types.responses import ResponseSteerFailedEvent
 
 from gateway.errors import Unavailable
 from gateway.protocol.codec import JsonCodec
@@ -150,7 +151,7 @@ class TestBadInput:
             ("{}", "missing_required_parameter", "type"),
             ('{"type": 5}', "unknown_event_type", "type"),
             ('{"type": ["response.create"]}', "unknown_event_type", "type"),
-            ('{"type": "response.steer", "input": "x"}', "unknown_event_type", "type"),
+            ('{"type": "response.jump", "input": "x"}', "unknown_event_type", "type"),
             (message(stream_id=""), "invalid_value", "stream_id"),
             (message(stream_id=7), "invalid_value", "stream_id"),
         ],
@@ -249,6 +250,18 @@ class TestTime:
         assert_error(machine.receive(message(), now=6), "websocket_connection_limit_reached")
         close = only(machine.turn_ended(subscription, now=7))
         assert isinstance(close, Close) and close.code is CloseCode.GOING_AWAY
+
+    def test_a_turn_cannot_be_steered(self) -> None:
+        """Said in OpenAI's words, in the lane of the turn."""
+        machine = session()
+        subscription = started(machine.receive(message(stream_id="a"), now=1)).subscription
+        machine.turn_started(subscription, "resp_1")
+        steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": "Be brief."}
+        said = only(machine.receive(json.dumps(steer), now=2))
+        assert isinstance(said, Send)
+        failed = ResponseSteerFailedEvent.model_validate(said.event, strict=True)
+        assert (failed.error.code, failed.stream_id) == ("steering_not_supported", "a")
+        assert (failed.steer.input, failed.steer.previous_response_id) == ("Be brief.", "resp_1")
 
     def test_drain_tells_the_client_and_closes_when_its_turns_have_ended(self) -> None:
         """1012: connect again."""

@@ -42,6 +42,7 @@ SAMPLING = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 9), FLOATS, max_size=2),
     seed=st.none() | NUMBERS,
     ignore_eos=st.booleans(),
+    stop_token_ids=st.lists(st.integers(0, 9), max_size=2).map(tuple),
     min_tokens=st.integers(0, 5),
     logprobs=st.none() | st.integers(0, 5),
     prompt_logprobs=st.none() | st.integers(0, 5),
@@ -75,6 +76,7 @@ REQUEST = {
     "quality": st.none() | st.integers(0, 100),
     "format": st.none() | FORMAT,
     "tools": st.none() | TOOLS,
+    "template": st.dictionaries(WORDS, WORDS | st.booleans(), max_size=2),
     "stop": st.lists(WORDS, max_size=2).map(tuple),
 }
 """Fields of a request that shape its answer, beside the conversation."""
@@ -196,6 +198,7 @@ def test_users_of_a_tenant_share_if_they_may() -> None:
         {"caching": Caching(refresh=True, max_age=3)},
         {"store": False},
         {"metadata": {"a": "b"}},
+        {"echo": {"user": "ann"}},
         {"service_tier": "flex"},
         {"max_output_tokens": 2048},
         {"previous_response_id": "resp_1"},
@@ -214,5 +217,5 @@ def test_every_field_of_a_request_is_in_the_key_or_known_to_be_harmless() -> Non
 
 def test_every_field_of_sampling_is_drawn_above() -> None:
     drawn = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
-    drawn |= {"logit_bias", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs"}
+    drawn |= {"logit_bias", "seed", "ignore_eos", "stop_token_ids", "min_tokens", "logprobs", "prompt_logprobs"}
     assert set(Sampling.__struct_fields__) == drawn
