@@ -61,6 +61,8 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
     tier: str
     input_tokens: int
     output_tokens: int
+    stop: str | None = None
+    """The stop string that ended it, if one did."""
     scope: str = "user"
     """Who may be given it; see `cache.policy.Scope`."""
     tags: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
             "output_tokens": self.output_tokens,
             "scope": self.scope,
             "tags": " ".join(self.tags),
+            **({} if self.stop is None else {"stop": self.stop}),
         }
 
 
@@ -269,6 +272,7 @@ def read_entry(flat: Sequence[bytes]) -> CachedAnswer | None:
             tier=fields["tier"],
             input_tokens=int(fields["input_tokens"]),
             output_tokens=int(fields["output_tokens"]),
+            stop=fields.get("stop"),
             scope=fields["scope"],
             tags=tuple(fields["tags"].split()),
             created=float(fields["created"]),

@@ -40,7 +40,18 @@ from gateway.engines.arrival import ArrivalState
 from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
-from gateway.http import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
+from gateway.http import (
+    chat_completions,
+    completions,
+    embeddings,
+    feedback,
+    health,
+    messages,
+    models,
+    page,
+    responses,
+    tickets,
+)
 from gateway.http.cross_origin import CrossOrigin
 from gateway.http.exchange import on_error
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
@@ -109,6 +120,7 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
             *feedback.routes,
             *chat_completions.routes,
             *completions.routes,
+            *messages.routes,
             *embeddings.routes,
             *models.routes,
             *tickets.routes,
@@ -122,8 +134,12 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """Answer an error; below /admin in the shape of the admin API, which a wrong path there may not reach."""
-    return await (handlers.on_error if request.url.path.startswith("/admin/") else on_error)(request, error)
+    """Answer an error in the shape of the API that the path belongs to, which a wrong path may not reach."""
+    path = request.url.path
+    for prefix, answer in (("/admin/", handlers.on_error), (messages.PATH, messages.on_error)):
+        if path.startswith(prefix):
+            return await answer(request, error)
+    return await on_error(request, error)
 
 
 class _Part(Protocol):

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.http.choices import Choices, respond
+from gateway.http.choices import OPENAI, Choices, respond
 from gateway.protocol.caching import Caching
 from gateway.protocol.chat_completion_create import ChatCompletionCreate, parse_chat_completion_create
 from gateway.protocol.choices import ChoicesRequest
@@ -23,6 +23,7 @@ class ChatCompletions:
     """The format of chat completions, see `gateway.http.choices.Format`."""
 
     body: type[Struct] = ChatCompletionCreate
+    framing = OPENAI
     prompt_field = "messages"
 
     def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -185,11 +185,24 @@ class Choices:
             viewer.close()
 
 
+class Framing(NamedTuple):
+    """How an endpoint puts the chunks of a stream on the wire."""
+
+    chunk: Callable[[dict[str, Any]], bytes]
+    error: Callable[[ApiError], bytes]
+    """An error after the stream has begun; nothing follows it."""
+    end: bytes = b""
+
+
+OPENAI = Framing(sse_event, lambda error: sse_event({"error": error.body()}), b"data: [DONE]\n\n")
+
+
 class Format(Protocol):
     """The format of one endpoint."""
 
     body: type[Struct]
     """The body's parameters."""
+    framing: Framing
     prompt_field: str
     """Name of the body's field that an error blames when a prompt does not fit."""
 
@@ -234,22 +247,25 @@ async def _answer(
         first = await anext(chunks)
         close = stack.pop_all().close
     return ServerSentEvents(
-        _events(first, chunks),
+        _framed(first, chunks, format.framing),
         close=close,
         send_timeout=gateway.settings.server.send_timeout,
         headers=choices.headers(),
     )
 
 
-async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    yield sse_event(first)
+async def _framed(
+    first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]], framing: Framing
+) -> AsyncIterator[bytes]:
+    yield framing.chunk(first)
     try:
         async for chunk in chunks:
-            yield sse_event(chunk)
+            yield framing.chunk(chunk)
     except ApiError as error:
-        yield sse_event({"error": error.body()})
+        yield framing.error(error)
         return
-    yield b"data: [DONE]\n\n"
+    if framing.end:
+        yield framing.end
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from engine.text.processor import TextProcessor
-from gateway.http.choices import Choices, respond
+from gateway.http.choices import OPENAI, Choices, respond
 from gateway.protocol.caching import Caching
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.completion_create import CompletionCreate, parse_completion_create
@@ -25,6 +25,7 @@ class Completions:
     """The format of text completions, see `gateway.http.choices.Format`."""
 
     body: type[Struct] = CompletionCreate
+    framing = OPENAI
     prompt_field = "prompt"
 
     def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:

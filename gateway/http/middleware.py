@@ -47,6 +47,7 @@ class RequestHeaders:
                     sent["openai-processing-ms"] = str(round(1000 * (monotonic() - came)))
             await send(message)
 
+        scope.setdefault("state", {})["request_id"] = request_id
         if scope["type"] == "http":
             arrived.set(came)
             # Where requests are traced, their own spans replace this origin.

@@ -60,6 +60,22 @@ class Admission:
             await self._limiter.settle(reservation, Amounts())
             raise
 
+    @asynccontextmanager
+    async def request(self, resolved: Resolved) -> AsyncIterator[None]:
+        """Count a request that uses no tokens; it is a running turn until the body ends.
+
+        Raises:
+            RateLimited: a limit is reached.
+        """
+        turn = resolved.turn
+        subjects = self._subjects(turn, _only_model(resolved), resolved.adapter)
+        amounts = Amounts(requests=1, turns=1)
+        reservation = await self._limiter.reserve(turn.principal.tenant, turn.id, amounts, subjects)
+        try:
+            yield
+        finally:
+            await self._limiter.settle(reservation, Amounts())
+
     async def extend(self, prepared: Prepared, reservation: Reservation) -> tuple[bool, Assessment | None]:
         """Reserve the most that the turn may use. Returns whether its length is an expected one, and the assessment if
         made.

@@ -97,6 +97,21 @@ class Pipeline:
             if self._tracing is not None:
                 self._tracing.close(turn, sys.exception())
 
+    async def count(self, turn: Turn) -> dict[str, list[int]]:
+        """Return the prompt's token ids by pool name without answering; counts as one request.
+
+        Raises:
+            ApiError: the turn itself would be refused for the same reason.
+        """
+        resolved = self._resolve(turn)
+        if resolved.adapter is None:
+            pools = self._engines.named(turn.request.model)
+            resolved = msgspec.structs.replace(resolved, pools=[pool for pool in resolved.pools if pool in pools])
+            if not resolved.pools:
+                raise self._unknown(turn)
+        async with self._admission.request(resolved):
+            return (await self._prepare(resolved)).prompts
+
     async def _drive(self, turn: Turn) -> Answered:
         resolved = self._resolve(turn)
         async with self._admission.counted(resolved) as reservation:
@@ -136,12 +151,14 @@ class Pipeline:
             return Resolved(turn=turn, pools=pools, share=share, adapter=adapter, assigned=assigned)
         pools = self._engines.pools_for(request.model, tenant.may_use)
         if not pools:
-            raise ModelNotFound(
-                f"the model '{request.model[:256]}' does not exist; available: "
-                + ", ".join(self._routing.visible(turn)[:NAMED_ADAPTERS]),
-                param="model",
-            )
+            raise self._unknown(turn)
         return Resolved(turn=turn, pools=pools, share=share, adapter=None, assigned=assigned)
+
+    def _unknown(self, turn: Turn) -> ModelNotFound:
+        names = ", ".join(self._routing.visible(turn)[:NAMED_ADAPTERS])
+        return ModelNotFound(
+            f"the model '{turn.request.model[:256]}' does not exist; available: {names}", param="model"
+        )
 
     def _assign(self, turn: Turn) -> Assigned | None:
         """Follow a route's name to one of its targets, which the request asks for from then on."""
@@ -222,5 +239,5 @@ class Pipeline:
             self._similar.learn(answered.admitted.cache, stored)
         turn.trace.mark(Stage.STORE)
         earlier = answered.earlier.streamed.usage if answered.earlier else TokenUsage()
-        turn.append(Finished(streamed.reason, answered.usage, streamed.error, turn.cost, earlier))
+        turn.append(Finished(streamed.reason, answered.usage, streamed.error, turn.cost, earlier, streamed.stop))
         return answered

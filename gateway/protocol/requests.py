@@ -284,7 +284,7 @@ def check_together(format: OutputFormat | None, tools: ToolUse | None) -> None:
 
 def only_known(body: Mapping[str, Any], type_: type[Struct]) -> dict[str, Any]:
     """Return a body without the parameters that a struct does not have."""
-    return {name: value for name, value in body.items() if name in type_.__struct_fields__}
+    return {name: value for name, value in body.items() if name in type_.__struct_encode_fields__}
 
 
 _AT_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")

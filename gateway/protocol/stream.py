@@ -186,6 +186,8 @@ class Finished(Struct, frozen=True, tag=True):
     """Cost in micro-dollars, rounded up; None if the model has no price."""
     earlier: TokenUsage = TokenUsage()
     """Part of `usage` that went into an answer which was given up."""
+    stop: str | None = None
+    """The stop string that ended the answer, if one did."""
 
 
 AnswerEvent = TextDelta | Replayed | CallBegun | ArgumentsDelta | CallEnded

@@ -43,6 +43,14 @@ class TurnPipeline(Protocol):
         """
         ...
 
+    async def count(self, turn: Turn) -> dict[str, list[int]]:
+        """Return the prompt's token ids by pool name, without running the turn.
+
+        Raises:
+            ApiError: the turn would be refused.
+        """
+        ...
+
 
 class Turns:
     """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
@@ -139,6 +147,15 @@ class Turns:
             if turn is not None:
                 return await _admitted(turn.watch(wake=wake, live=live))
             await self._creations.release(claim, existing)
+
+    async def count(self, request: TurnRequest, principal: Principal) -> dict[str, list[int]]:
+        """Return the token ids of a request's prompt by the name of each pool that may answer it; starts no turn.
+
+        Raises:
+            ApiError: a turn would be refused.
+        """
+        self._check_draining()
+        return await self._pipeline.count(Turn(new_response_id(self._gateway), principal, request, (), 0))
 
     def get(self, response_id: str) -> Turn | None:
         """Return the turn with this id, if it runs or is kept in this process."""

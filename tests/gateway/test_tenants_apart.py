@@ -67,9 +67,14 @@ CASES: dict[str, list[Attempt]] = {
     "POST /v1/responses/{id}/cancel": [Attempt("response")],
     "POST /v1/responses/{id}/feedback": [Attempt("response", {"rating": "up"})],
     "GET /v1/models": [AS_KEY],
+    "GET /v1/models/": [AS_KEY],
     "GET /v1/models/{model:path}": [Attempt("model")],
     "POST /v1/chat/completions": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True, "n": 2})],
     "POST /v1/completions": [Attempt("model", PROMPT), Attempt("model", {**PROMPT, "stream": True})],
+    "POST /v1/messages": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True})],
+    "POST /v1/messages/count_tokens": [
+        Attempt("model", {key: value for key, value in CHAT.items() if key != "max_tokens"})
+    ],
     "POST /v1/embeddings": [AS_KEY],
     "POST /v1/tickets": [AS_KEY],
     "WS /v1/responses": [
@@ -83,7 +88,7 @@ CASES: dict[str, list[Attempt]] = {
 }  # fmt: skip
 """By method and path of a route."""
 
-FOR_EVERYBODY = {"GET /", "GET /healthz", "GET /readyz", "GET /metrics", "GET /ui/config.json"}
+FOR_EVERYBODY = {f"GET /{path}" for path in ("", "health", "healthz", "metrics", "readyz", "ui/config.json", "version")}
 """Endpoints that ask for no key, and therefore show nothing of any tenant."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from starlette.requests import HTTPConnection
@@ -64,15 +64,15 @@ class Identity:
         self._guesses.configure(settings.server.failed_keys_per_minute)
 
     async def authenticate(self, connection: HTTPConnection) -> Principal:
-        """Return the principal of a request's `Authorization` header.
+        """Return the principal of a request's `Authorization` header or, without one, of its `x-api-key`.
 
         Raises:
-            Unauthorized: no header, not a bearer token, or a key or token that is wrong, expired or disabled.
+            Unauthorized: neither header, not a bearer token, or a key or token that is wrong, expired or disabled.
             Forbidden: the tenant is disabled or does not exist.
             RateLimited: its address has tried too many wrong ones, or too many addresses have.
             Unavailable: it was not seen before and cannot be looked up at the moment.
         """
-        credential = _credential(connection.headers.get("authorization"))
+        credential = _credential(connection.headers)
         if (principal := await self._known(credential)) is not None:
             return principal
         return await self.slowed(connection, lambda: self._unknown(credential))
@@ -199,11 +199,14 @@ class Identity:
             raise Forbidden("the tenant of this key or token is disabled or does not exist", code="tenant_disabled")
 
 
-def _credential(authorization: str | None) -> str:
+def _credential(headers: Mapping[str, str]) -> str:
     """
     Raises:
-        Unauthorized: no bearer token is in the header.
+        Unauthorized: no bearer token is in the headers.
     """
+    authorization = headers.get("authorization")
+    if not authorization and (key := headers.get("x-api-key")):
+        authorization = f"Bearer {key}"
     if not authorization:
         raise Unauthorized("no API key; send the header 'Authorization: Bearer <key>'", code="missing_api_key")
     match = _BEARER.fullmatch(authorization)

@@ -176,7 +176,9 @@ class StoredAnswers:
         self._statistics.add(turn.principal.tenant, counter)
         now = monotonic()
         usage = TokenUsage(entry.input_tokens, entry.input_tokens, entry.output_tokens)
-        return self._saved(progress, Streamed(reason="stop", usage=usage, first_token=now, last_token=now))
+        return self._saved(
+            progress, Streamed(reason="stop", usage=usage, stop=entry.stop, first_token=now, last_token=now)
+        )
 
     async def _follow(self, progress: Progress, leader: str) -> Answered | TakeOver:
         turn = progress.admitted.turn
@@ -260,6 +262,7 @@ class StoredAnswers:
             tier=answered.tier,
             input_tokens=streamed.usage.input_tokens,
             output_tokens=streamed.usage.output_tokens,
+            stop=streamed.stop,
             scope=admitted.cache.scope,
             tags=turn.request.caching.tags,
         )

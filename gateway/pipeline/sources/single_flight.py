@@ -182,7 +182,7 @@ class _Following:
             case Finished():
                 prompt = event.usage.input_tokens - event.earlier.input_tokens
                 usage = TokenUsage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
-                return self._streamed(event.reason, usage) if event.reason in SHARED else TakeOver.AGAIN
+                return self._streamed(event.reason, usage, event.stop) if event.reason in SHARED else TakeOver.AGAIN
             case _:
                 pass
         return None
@@ -192,8 +192,8 @@ class _Following:
         prompt = self._routed.input_tokens if self._routed else 0
         return TokenUsage(prompt, prompt, self._tokens)
 
-    def _streamed(self, reason: EndReason, usage: TokenUsage) -> Streamed:
-        return Streamed(reason=reason, usage=usage, first_token=self._first, last_token=self._last)
+    def _streamed(self, reason: EndReason, usage: TokenUsage, stop: str | None = None) -> Streamed:
+        return Streamed(reason=reason, usage=usage, stop=stop, first_token=self._first, last_token=self._last)
 
 
 async def _nowhere(id: str, principal: Principal) -> Turn | None:
