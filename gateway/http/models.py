@@ -14,6 +14,7 @@ from gateway.access.identity import Principal
 from gateway.engines.pools import Pool
 from gateway.errors import ModelNotFound
 from gateway.http.exchange import JsonResponse
+from gateway.pipeline.prompts import context_of
 from gateway.pipeline.routing.canaries import exists
 from gateway.records.directory import Tenant
 from gateway.services import Gateway, gateway_of
@@ -54,9 +55,9 @@ routes: list[BaseRoute] = [
 def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     tenant = gateway.view.tenant(principal.tenant)
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
-    auto = [_model(AUTO, None, max(map(_context, pools)))] if pools else []
-    tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools if pool.name != pool.tier]
-    models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
+    auto = [_model(AUTO, None, max(map(context_of, pools)))] if pools else []
+    tiers = [_model(pool.tier, pool.tier, context_of(pool)) for pool in pools if pool.name != pool.tier]
+    models = [_model(pool.name, pool.tier, context_of(pool)) for pool in pools]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model))
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
@@ -99,14 +100,9 @@ def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
 
 def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
     """A model that is another one with an adapter: `parent` and `root` name the base, as other servers have it."""
-    return _model(name, pool.tier, _context(pool)) | {
+    return _model(name, pool.tier, context_of(pool)) | {
         "created": int(pointer.updated),
         "parent": pool.name,
         "root": pool.name,
         "description": pointer.description,
     }
-
-
-def _context(pool: Pool) -> int:
-    """Return the most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
-    return max((engine.context for engine in pool.engines), default=pool.text.context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
 from gateway.engines.pools import Pool
 from gateway.errors import InvalidRequest
+from gateway.protocol.requests import Message
 from gateway.protocol.stream import PromptScored, TokenLogprob
 from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
@@ -37,18 +39,44 @@ def size_of(turn: Turn) -> int:
     return size + (request.tools.size if request.tools else 0)
 
 
+def context_of(pool: Pool) -> int:
+    """Return the most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
+    return max((engine.context for engine in pool.engines), default=pool.text.context)
+
+
 def _tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     encoded: dict[tuple[str, str], list[int]] = {}
     prompts = {}
+    room = max(map(context_of, pools), default=0) - (turn.request.max_output_tokens or 1)
     for pool in pools:
         key = (pool.vocabulary, pool.tools.name)
         if key not in encoded:
-            encoded[key] = _encode(turn, pool)
+            ids = _encode(turn, pool, turn.conversation)
+            encoded[key] = _truncated(turn, pool, room) if turn.request.truncate and len(ids) > room else ids
         prompts[pool.name] = encoded[key]
     return prompts
 
 
-def _encode(turn: Turn, pool: Pool) -> list[int]:
+def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
+    """Return the prompt without as many of the oldest messages as it takes to fit into `room`.
+
+    System messages stay, and so does the newest message, with the call that it answers.
+    """
+    said = turn.conversation
+    starts = [index for index, message in enumerate(said) if message.role not in ("system", "tool")]
+    encoded: list[int] = []
+
+    def fits(start: int) -> bool:
+        kept = [message for index, message in enumerate(said) if index >= start or message.role == "system"]
+        encoded[:] = _encode(turn, pool, kept)
+        return len(encoded) <= room
+
+    # The last start is taken in any case: if it is too long as well, the router says so.
+    fits(starts[bisect_left(starts[:-1], True, key=fits)] if starts else 0)
+    return encoded
+
+
+def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int]:
     request, text = turn.request, pool.text
     if isinstance(request.prompt, str):
         ids = text.encode(request.prompt)
@@ -56,7 +84,7 @@ def _encode(turn: Turn, pool: Pool) -> list[int]:
         ids = list(request.prompt)
     else:
         tools = request.tools.tools if request.tools and request.tools.active else ()
-        messages = template_messages(turn.conversation, pool.tools, tools, request.instructions)
+        messages = template_messages(conversation, pool.tools, tools, request.instructions)
         try:
             variables: dict[str, Any] = {**request.template}
             ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None, **variables)

@@ -268,7 +268,7 @@ class ResponseView:
             "tools": [_tool(tool) for tool in tools.tools] if tools else [],
             "top_logprobs": sampling.logprobs or 0,
             "top_p": defaults.top_p if sampling.top_p is None else sampling.top_p,
-            "truncation": "disabled",
+            "truncation": "auto" if request.truncate else "disabled",
             "usage": _usage(finished.usage) if finished else None,
             **request.echo,
         }

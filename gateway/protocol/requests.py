@@ -136,6 +136,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     quality: int | None = None
     """Position of the quality knob, 0 to 100, where the router picks the tier; None: as configured."""
     previous_response_id: str | None = None
+    truncate: bool = False
+    """Whether the oldest messages are left out if the conversation does not fit the context."""
     store: bool = True
     metadata: dict[str, str] = {}
     service_tier: ServiceTier = "auto"

@@ -56,7 +56,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "truncation": ("disabled",),
 }
 """Known, not served: field -> the values that ask for nothing."""
 
@@ -91,6 +90,7 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     tool_choice: Any = None
     tools: Any = None
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
+    truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: TemplateVariables | None = None
     """vLLM's: variables for the model's chat template, such as `enable_thinking`."""
 
@@ -115,7 +115,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     image: Any = None
     moderation: Any = None
     prompt: Any = None
-    truncation: Any = None
 
 
 def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> tuple[TurnRequest, bool]:
@@ -148,6 +147,7 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
         template=template_variables(create.chat_template_kwargs),
         generate=create.generate is not False and not prewarm,
         previous_response_id=create.previous_response_id,
+        truncate=create.truncation == "auto",
         store=create.store is not False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",

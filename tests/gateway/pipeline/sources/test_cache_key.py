@@ -76,6 +76,7 @@ REQUEST = {
     "quality": st.none() | st.integers(0, 100),
     "format": st.none() | FORMAT,
     "tools": st.none() | TOOLS,
+    "truncate": st.booleans(),
     "template": st.dictionaries(WORDS, WORDS | st.booleans(), max_size=2),
     "stop": st.lists(WORDS, max_size=2).map(tuple),
 }
