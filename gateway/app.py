@@ -48,6 +48,7 @@ from gateway.http import (
     health,
     messages,
     models,
+    ollama,
     page,
     responses,
     tickets,
@@ -121,6 +122,7 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
             *chat_completions.routes,
             *completions.routes,
             *messages.routes,
+            *ollama.routes,
             *embeddings.routes,
             *models.routes,
             *tickets.routes,
@@ -136,7 +138,8 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
 async def _on_error(request: Request, error: Exception) -> Response:
     """Answer an error in the shape of the API that the path belongs to, which a wrong path may not reach."""
     path = request.url.path
-    for prefix, answer in (("/admin/", handlers.on_error), (messages.PATH, messages.on_error)):
+    shapes = {"/admin/": handlers.on_error, messages.PATH: messages.on_error, ollama.PATH: ollama.on_error}
+    for prefix, answer in shapes.items():
         if path.startswith(prefix):
             return await answer(request, error)
     return await on_error(request, error)

@@ -192,6 +192,7 @@ class Framing(NamedTuple):
     error: Callable[[ApiError], bytes]
     """An error after the stream has begun; nothing follows it."""
     end: bytes = b""
+    response: type[ServerSentEvents] = ServerSentEvents
 
 
 OPENAI = Framing(sse_event, lambda error: sse_event({"error": error.body()}), b"data: [DONE]\n\n")
@@ -246,7 +247,7 @@ async def _answer(
         # A failure before the first token is still a proper HTTP error, which clients know how to retry.
         first = await anext(chunks)
         close = stack.pop_all().close
-    return ServerSentEvents(
+    return format.framing.response(
         _framed(first, chunks, format.framing),
         close=close,
         send_timeout=gateway.settings.server.send_timeout,

@@ -176,6 +176,12 @@ class ServerSentEvents(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class JsonLines(ServerSentEvents):
+    """The same with JSON objects, one a line."""
+
+    media_type = "application/x-ndjson"
+
+
 async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -28,7 +28,7 @@ async def index(request: Request) -> Response:
     """`GET /v1/models`: `auto`, tiers, and the models, adapters, routes and embedding model that the tenant may use."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
-    return JsonResponse({"object": "list", "data": _models(gateway, principal)})
+    return JsonResponse({"object": "list", "data": model_list(gateway, principal)})
 
 
 async def read(request: Request) -> Response:
@@ -36,7 +36,7 @@ async def read(request: Request) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
     name = request.path_params["model"]
-    models = _models(gateway, principal)
+    models = model_list(gateway, principal)
     for model in models:
         if model["id"] == name:
             return JsonResponse(model)
@@ -52,7 +52,8 @@ routes: list[BaseRoute] = [
 ]
 
 
-def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
+def model_list(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
+    """Return all names that a tenant may ask for, in the form of `/v1/models`."""
     tenant = gateway.view.tenant(principal.tenant)
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
     auto = [_model(AUTO, None, max(map(context_of, pools)))] if pools else []

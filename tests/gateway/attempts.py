@@ -46,6 +46,7 @@ OWN = [
     (re.compile(r"(resp_|msg_|chatcmpl-|cmpl-|req_)[0-9a-f]{16,}"), r"\1*"),
     (re.compile(r'("(?:created|created_at|completed_at|remaining|reset_seconds)":)[\d.]+'), r"\1*"),
     (re.compile(r"^(x-ratelimit-(?:remaining|reset)-.*|[a-z-]+-ms|date): .*$", re.MULTILINE), r"\1: *"),
+    (re.compile(r'("(?:created_at|[a-z_]+_duration)":)("[^"]*"|\d+)'), r"\1*"),
 ]
 """Parts of a response that depend on the caller or the time."""
 

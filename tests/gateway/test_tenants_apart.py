@@ -46,6 +46,7 @@ OTHER_PAGE = "https://other.example"
 
 ASK: dict[str, Any] = {"model": "tiny-small", "input": "hello", "max_output_tokens": 1}  # more could be merged, or not
 CHAT: dict[str, Any] = {"model": "$", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+OLLAMA: dict[str, Any] = {"model": "$", "messages": CHAT["messages"], "options": {"num_predict": 2}, "stream": False}
 PROMPT: dict[str, Any] = {"model": "$", "prompt": "hello", "max_tokens": 2}
 AS_KEY = Attempt("ticket", headers={"authorization": "Bearer $"})
 
@@ -75,6 +76,10 @@ CASES: dict[str, list[Attempt]] = {
     "POST /v1/messages/count_tokens": [
         Attempt("model", {key: value for key, value in CHAT.items() if key != "max_tokens"})
     ],
+    "POST /api/chat": [Attempt("model", OLLAMA), Attempt("model", {**OLLAMA, "stream": True})],
+    "POST /api/generate": [Attempt("model", {"model": "$", "prompt": "hello", "options": {"num_predict": 2}})],
+    "GET /api/tags": [AS_KEY],
+    "POST /api/show": [Attempt("model", {"model": "$"})],
     "POST /v1/embeddings": [AS_KEY],
     "POST /v1/tickets": [AS_KEY],
     "WS /v1/responses": [
@@ -88,7 +93,8 @@ CASES: dict[str, list[Attempt]] = {
 }  # fmt: skip
 """By method and path of a route."""
 
-FOR_EVERYBODY = {f"GET /{path}" for path in ("", "health", "healthz", "metrics", "readyz", "ui/config.json", "version")}
+OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "version")
+FOR_EVERYBODY = {f"GET /{path}" for path in OPEN}
 """Endpoints that ask for no key, and therefore show nothing of any tenant."""
 
 
