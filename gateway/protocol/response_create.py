@@ -51,6 +51,7 @@ Metadata = Annotated[
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "access_programs": (),
     "background": (False,),
+    "background_options": (),
     "context_management": ([],),
     "conversation": (),
     "image": (),
@@ -110,6 +111,7 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     # Refused unless neutral: see `_NEUTRAL`.
     access_programs: Any = None
     background: Any = None
+    background_options: Any = None
     context_management: Any = None
     conversation: Any = None
     image: Any = None
