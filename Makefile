@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-models demo-evaluate docs diagrams constraints clean
+.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -90,12 +90,9 @@ adapters: ## train the adapters of the small real model again, and grade them (a
 	$(BIN)/python -m deploy.adapters.train
 	$(BIN)/python -m deploy.adapters.evaluate
 
-demo-models: ## train the demo checkpoints and adapters again (hours; resumable)
+demo-model: ## train the model that stands in without a network, and its adapters, again; grade them (half an hour)
 	@deploy/environment.sh train
 	$(BIN)/python -m deploy.demo.train
-
-demo-evaluate: ## share of held-back questions that each demo model answers right
-	@deploy/environment.sh train
 	$(BIN)/python -m deploy.demo.evaluate
 
 docs: ## write the generated pages of docs/ anew

@@ -1,6 +1,6 @@
 """Serves many registered adapters from one engine process, and the same traffic with one adapter and with none.
 
-    python -m bench.adapter_scale             1,000 adapters of the demo's medium model, 64 of them popular at a time
+    python -m bench.adapter_scale             1,000 adapters of a model of 6 M parameters, 64 of them popular at a time
     python -m bench.adapter_scale --quick     a smoke run
 
 Clients ask one after the other, each as soon as its last answer has ended. The adapter of a request is drawn from the
@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
+from bench.checkpoints import directory_of
 from bench.measure import ResidentMemory, prompts, quantile
 from bench.report import Environment, options, publish, table
 from bench.servers import engine_process
@@ -34,7 +35,6 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import RequestFailed
 from engine.wire import SamplingParams
 
-_MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _TRAFFIC = ("none", "one", "many")
 
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         versions = _register(Path(folder), arguments)
         start, runs = asyncio.run(_measure(Path(folder), versions, arguments))
     fields = {name: getattr(arguments, name) for name in Report.__struct_fields__ if hasattr(arguments, name)}
-    fields |= {"model": arguments.model.resolve().name, "start_memory": start, "runs": runs}
+    fields |= {"model": Path(arguments.model).name, "start_memory": start, "runs": runs}
     report = msgspec.convert(fields, Report)
     stem = arguments.output / f"adapter-scale-{report.model}-{report.dtype}"
     publish(stem, markdown(report, environment), {"environment": environment, "report": report})
@@ -98,12 +98,12 @@ def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
     from bench.random_adapters import write_adapter
     from engine.adapters.registry import AdapterRegistry
 
-    registry = AdapterRegistry(str(folder / "registry"))
+    registry, model = AdapterRegistry(str(folder / "registry")), directory_of(arguments.model)
     versions = []
     for seed in tqdm(range(arguments.adapters), unit="adapter", disable=None):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            written = write_adapter(Path(place) / "adapter", arguments.model, rank=arguments.rank, seed=seed)
-            versions.append(registry.add(written, arguments.model).version)
+            written = write_adapter(Path(place) / "adapter", model, rank=arguments.rank, seed=seed)
+            versions.append(registry.add(written, model).version)
     return versions
 
 
@@ -113,7 +113,7 @@ async def _measure(folder: Path, versions: list[str], arguments: argparse.Namesp
     address = f"unix://{folder}/socket"
     engine = engine_process(
         address,
-        arguments.model,
+        directory_of(arguments.model),
         threads=arguments.threads,
         dtype=arguments.dtype,
         adapters=folder / "registry",
@@ -249,7 +249,7 @@ def markdown(report: Report, environment: Environment) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
+    parser.add_argument("--model", default="6M", help="shape of a random checkpoint, or directory of one")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--adapters", type=int, default=1000, help="number of registered adapters")
     parser.add_argument("--active", type=int, default=64, help="adapters that are popular at a time")

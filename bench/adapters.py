@@ -1,6 +1,6 @@
 """Measures decode steps over the number of distinct adapters in the batch, beside the limit for the same bytes.
 
-    python -m bench.adapters                  the demo's medium model, 64 requests, rank 16 on all linear layers
+    python -m bench.adapters                  a model of 6 M parameters, 64 requests, rank 16 on all linear layers
     python -m bench.adapters --quick          a smoke run
 
 All requests decode in one batch; request i uses adapter i modulo n. The adapters are random, in peft's format, and take
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from tqdm import tqdm
 
+from bench.checkpoints import directory_of
 from bench.measure import MachineLimits, mean, probe
 from bench.report import Environment, options, picture, publish, table
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from engine.checkpoint.config import ModelConfig
     from engine.execution.runner import ModelRunner
 
-_MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _WARM_STEPS = 3
 
 
@@ -93,12 +93,13 @@ def _measure(arguments: argparse.Namespace) -> Curve:
     blocks = arguments.batch * -(-(arguments.prompt_tokens + _WARM_STEPS + arguments.steps) // BLOCK_SIZE)
     seconds: defaultdict[int, list[float]] = defaultdict(list)
     before = probe(arguments.dtype, arguments.probe_bytes)
+    model = directory_of(arguments.model)
     with tempfile.TemporaryDirectory() as folder:
-        source = RandomAdapters(Path(folder), arguments.model, rank=arguments.rank, count=max(counts))
+        source = RandomAdapters(Path(folder), model, rank=arguments.rank, count=max(counts))
         dtype = getattr(torch, arguments.dtype)
         sectors = source.sectors(dtype, dtype)
         total = blocks + sectors * max(counts)
-        runner = ModelRunner(arguments.model, blocks=total, precision=Precision(arguments.dtype), adapters=source)
+        runner = ModelRunner(model, blocks=total, precision=Precision(arguments.dtype), adapters=source)
         assert runner.bank is not None
         for index, version in enumerate(source.versions):
             first = blocks + index * sectors
@@ -114,7 +115,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
     context = arguments.prompt_tokens + _WARM_STEPS + arguments.steps // 2
     base_bytes = _base_bytes(runner.config, arguments.batch * context, getattr(torch, arguments.dtype).itemsize)
     return Curve(
-        model=arguments.model.resolve().name,
+        model=Path(arguments.model).name,
         dtype=arguments.dtype,
         batch=arguments.batch,
         rank=arguments.rank,
@@ -219,7 +220,7 @@ def plot(curve: Curve, path: Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
+    parser.add_argument("--model", default="6M", help="shape of a random checkpoint, or directory of one")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--batch", type=int, default=64, help="requests that decode together")
@@ -228,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=60, help="decode steps of a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="bytes that the probe of the bandwidth reads")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch; engines of the demo have one")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser
 

@@ -41,9 +41,12 @@ class LlamaSizes(msgspec.Struct, frozen=True):
 SHAPES = {
     "S": LlamaSizes(288, 1536, 6, 6, 6, 8192),
     "L": LlamaSizes(2048, 5632, 22, 32, 4, 32000),
+    "6M": LlamaSizes(256, 832, 6, 8, 2, 4096),
+    "18M": LlamaSizes(512, 1280, 6, 16, 4, 4096),
     "mini": LlamaSizes(128, 256, 2, 4, 2, 320),
 }
-"""S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself."""
+"""S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself. The others read so many
+weights per step."""
 
 LLAMA_2 = {
     "7B": LlamaSizes(4096, 11008, 32, 32, 32, 32000),
@@ -80,6 +83,11 @@ def checkpoint(name: str, folder: Path) -> Path:
     except OSError:  # another run has made it meanwhile
         shutil.rmtree(partial)
     return directory
+
+
+def directory_of(model: str) -> Path:
+    """Return the directory of a random checkpoint, if `model` names one of `SHAPES`, else the one that it is."""
+    return checkpoint(model, cache_folder()) if model in SHAPES else Path(model)
 
 
 def config_alone(name: str, shape: LlamaSizes, folder: Path) -> Path:

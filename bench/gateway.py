@@ -60,7 +60,7 @@ class GatewayStage:
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
         self.stub_port = free_port()
-        token = TextProcessor.from_path(DEMO / "models" / "small").encode(WORD)[-1]
+        token = TextProcessor.from_path(DEMO / "model").encode(WORD)[-1]
         stack.enter_context(redis_server(folder))
         stub = [sys.executable, "-m", "bench.stub", "--chunks", str(CHUNKS), "--http", str(self.stub_port)]
         stack.enter_context(process([*stub, "--frames", str(folder), "--token", str(token)]))
@@ -83,7 +83,7 @@ class GatewayStage:
         lines = ["[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000"]
         for tier in TIERS:
             address = f"unix://{self.folder / tier}.sock"
-            lines += ["[[pools]]", f'tier = "{tier}"', f'name = "stub-{tier}"', f'model = "{DEMO / "models" / tier}"']
+            lines += ["[[pools]]", f'tier = "{tier}"', f'name = "stub-{tier}"', f'model = "{DEMO / "model"}"']
             lines += [f'engines = ["{address}"]']
         return gateway(self.folder, shared_settings(self.folder, KEY) + "\n".join(lines))
 

@@ -1,10 +1,10 @@
 """What grammars cost: their compilation, the masks of each token, and a step with them beside one without.
 
-    python -m bench.grammar                              the demo's medium model
+    python -m bench.grammar                              this repository's model
     python -m bench.grammar --tokenizer DIRECTORY        masks and compilation with another model's vocabulary
     python -m bench.grammar --quick                      a smoke run
 
-Masks are timed along answers that the demo model gives under the grammar, so that a token costs what it costs in
+Masks are timed along answers that the model gives under the grammar, so that a token costs what it costs in
 service; with another tokenizer along random ones. Steps are compared within one engine: the same prompts and numbers of
 tokens without grammars, with one for each request, and with one for every other. A ratio is the median over the repeats
 of the median step with, over the median step without, in the same repeat; the first repeat is not counted.
@@ -27,13 +27,13 @@ from tqdm import tqdm
 
 from bench.measure import prompts
 from bench.report import Environment, options, publish, table
-from deploy.demo.corpus import HERE
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.wire import Generate, Grammar, ModelInfo, SamplingParams
+from gateway.config.settings import DEMO
 
 _BLOCKS = 4096
 _PROMPT_TOKENS = 32
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.quick:
         arguments.repeats, arguments.concurrency, arguments.new_tokens = 2, [1, 2], 12
-    model = HERE / "models" / arguments.model
+    model = arguments.model
     runner = ModelRunner(model, blocks=_BLOCKS, precision=Precision("float32"))
     if arguments.tokenizer is None:
         bench = _Masks(model, runner.info, runner)
@@ -287,7 +287,7 @@ def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
             ),
         ),
         "",
-        f"Decode steps of the demo's {arguments.model} model, a long list of objects as the grammar, one thread:",
+        "Decode steps, a long list of objects as the grammar, one thread:",
         "",
         *table(
             "requests | with a grammar | step p50 | over none",
@@ -304,7 +304,7 @@ def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", choices=["small", "medium", "large"], default="medium", help="model of the demo")
+    parser.add_argument("--model", type=Path, default=DEMO / "model", help="directory of a checkpoint that answers")
     parser.add_argument("--tokenizer", type=Path, help="folder of another tokenizer.json, for masks and compilation")
     parser.add_argument("--vocabulary", type=int, default=128_256, help="size of the vocabulary of --tokenizer's model")
     parser.add_argument("--eos", type=int, nargs="+", default=[128_001], help="end-of-sequence tokens of --tokenizer")
@@ -318,6 +318,5 @@ def _parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     import torch
 
-    # As the demo's engines run: several of them share a machine.
     torch.set_num_threads(1)
     main()

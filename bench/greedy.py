@@ -1,6 +1,6 @@
 """What a polite tenant notices of a greedy one, on a real engine process, under each policy.
 
-    python -m bench.greedy                    the demo's medium model; results in bench/results/greedy.*
+    python -m bench.greedy                    a model of 6 M parameters; results in bench/results/greedy.*
     python -m bench.greedy --quick            a smoke run with few and short requests
 
 A round: the polite tenant sends its requests at once and alone; then the greedy one sends 200, and when some of them
@@ -23,14 +23,13 @@ from pathlib import Path
 
 import msgspec
 
+from bench.checkpoints import directory_of
 from bench.measure import quantile
 from bench.report import Environment, options, publish, table
 from bench.servers import engine_process
 from engine.client.engine_client import EngineClient
 from engine.scheduling.config import POLICIES
 from engine.wire import SamplingParams
-
-MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 
 
 class GreedySizes(msgspec.Struct, frozen=True):
@@ -144,7 +143,7 @@ def markdown(rows: Sequence[GreedyRow], sizes: GreedySizes, model: str, environm
     lines = [
         "# A greedy tenant beside a polite one",
         "",
-        f"The demo's {model} model in an engine process, {environment}: {sizes.greedy} requests of "
+        f"The model {model} in an engine process, {environment}: {sizes.greedy} requests of "
         f"{sizes.greedy_prompt} + {sizes.greedy_output} tokens and {sizes.polite} of {sizes.polite_prompt} + "
         f"{sizes.polite_output}, {sizes.rounds} rounds; {sizes.max_running} rows, {sizes.step_tokens} tokens per step. "
         "Made by `python -m bench.greedy`.",
@@ -165,7 +164,7 @@ def markdown(rows: Sequence[GreedyRow], sizes: GreedySizes, model: str, environm
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--model", type=Path, default=MODEL, help="directory of a checkpoint")
+    parser.add_argument("--model", default="6M", help="shape of a random checkpoint, or directory of one")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one; may be repeated")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=GreedySizes().rounds)
@@ -175,12 +174,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.quick:
         sizes = GreedySizes(12, greedy_prompt=20, greedy_output=10, polite=2, polite_prompt=20, rounds=2, max_running=4)
     rows = [
-        asyncio.run(measure(arguments.model, policy, sizes, arguments.threads))
+        asyncio.run(measure(directory_of(arguments.model), policy, sizes, arguments.threads))
         for policy in arguments.policy or POLICIES
     ]
     environment = Environment.here()
     record = {"environment": environment, "sizes": sizes, "rows": rows}
-    publish(arguments.output / "greedy", markdown(rows, sizes, arguments.model.name, environment), record)
+    publish(arguments.output / "greedy", markdown(rows, sizes, Path(arguments.model).name, environment), record)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What KV in host memory brings: conversations that come back after the KV cache has given them up.
 
-    python -m bench.host_kv                   the demo's large model
+    python -m bench.host_kv                   a model of 18 M parameters
     python -m bench.host_kv --quick           a smoke run
 
 Two measurements, in this process, on one runner:
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from tqdm import tqdm
 
+from bench.checkpoints import directory_of
 from bench.host_kv_report import Copies, HostKvComparison, HostKvLine, Known, markdown, plot
 from bench.report import Environment, options, publish
 from engine.cache.blocks import BLOCK_SIZE
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from engine.core import EngineCore
     from engine.execution.runner import ModelRunner
 
-_LARGE = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "large"
 _TIMEOUT = 60
 """Seconds after which a load is lost."""
 
@@ -94,7 +94,9 @@ def _measure(arguments: argparse.Namespace) -> HostKvComparison:
     small, large = arguments.kv_tokens // BLOCK_SIZE, most // BLOCK_SIZE + 2 * arguments.conversations
     # All setups use the same memory; a smaller KV cache leaves the rest of it unused.
     blocks = max(large, 2 + max(arguments.known))
-    runner = ModelRunner(arguments.model, blocks=blocks, device=arguments.device, precision=Precision(arguments.dtype))
+    runner = ModelRunner(
+        directory_of(arguments.model), blocks=blocks, device=arguments.device, precision=Precision(arguments.dtype)
+    )
     copies = _copies(runner, blocks=min(small, large))
     known = [_known(runner, blocks, arguments) for blocks in tqdm(arguments.known, "prefixes", disable=None)]
     setups = {
@@ -112,7 +114,7 @@ def _measure(arguments: argparse.Namespace) -> HostKvComparison:
                 progress.update()
     *_, full = runs.values()
     return HostKvComparison(
-        model=arguments.model.resolve().name,
+        model=Path(arguments.model).name,
         dtype=runner.info.dtype,
         conversations=arguments.conversations,
         turns=len(turns) - arguments.conversations,
@@ -312,9 +314,9 @@ def _line(name: str, setup: tuple[int, int], runs: Sequence[HostKvRun], full: Se
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--model", type=Path, default=_LARGE, help="directory of a checkpoint")
+    parser.add_argument("--model", default="18M", help="shape of a random checkpoint, or directory of one")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--known", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="blocks of prefixes")
     parser.add_argument("--prefix-repeats", type=int, default=7, help="repeats of each of these prefixes")
     parser.add_argument("--conversations", type=int, default=32)

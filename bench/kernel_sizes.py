@@ -98,7 +98,7 @@ CPU = KernelSizes(
     expert_rows=(1, 8, 32, 512),
     sampling=((32, 8192), (32, 32000), (32, 128256)),
 )
-"""TinyLlama's shape, the demo's small model from caches, and a quarter of Mixtral's experts."""
+"""TinyLlama's shape, this repository's model from caches, and a quarter of Mixtral's experts."""
 _TOKENS, _CONTEXT = 16384, 4096
 CUDA = KernelSizes(
     probe_bytes=1 << 30,

@@ -55,7 +55,7 @@ TOKENS = 32
 DELAY = 0.2
 """Seconds that an answer takes."""
 REST = 0.05
-MODEL = DEMO / "models" / "small"
+MODEL = DEMO / "model"
 _IDLE = Load(0, 0, 0, 1024, 1024, 0, 0, 0, 0, 0, 0.0)
 
 console = Console(stderr=True)

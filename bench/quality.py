@@ -63,6 +63,7 @@ OF_FILES = (
 OF_BF16 = (
     Variant("Roundhouse bf16", "bfloat16"),
     *(Variant(f"Roundhouse {quantize}", "bfloat16", quantize) for quantize in ("w8a16", "int8", "int4")),
+    *(Variant(f"Roundhouse bf16, {kv_dtype} KV", "bfloat16", kv_dtype=kv_dtype) for kv_dtype in ("fp8", "int8")),
 )
 
 

@@ -40,7 +40,7 @@ PARTS = 25
 SECONDS = 70.0
 """Seconds into which the trace's hour is compressed."""
 MOST_BLOCKS = 100
-"""Most blocks of a prompt: longer ones do not fit the demo's small model."""
+"""Most blocks of a prompt: longer ones do not fit the model's context."""
 SCALE = TRACE_BLOCK // BLOCK_SIZE
 _KEY = "bench"
 
@@ -58,7 +58,7 @@ class ServedReplicas(msgspec.Struct):
             "",
             f"{self.requests} requests of the trace (one of {PARTS} conversations, the hour in {SECONDS:g} s, a block "
             f"of {TRACE_BLOCK} tokens as one of {BLOCK_SIZE}) through a gateway to {self.engines} processes that serve "
-            f"the small demo model with {KV_TOKENS:,} KV tokens each. One cache that all share would hold "
+            f"a model of 2 million parameters with {KV_TOKENS:,} KV tokens each. One cache that all share would hold "
             f"{self.ceiling:.1%} of the blocks. Medians of {self.runs} runs, another rule first in each. *By load "
             "alone* and *by prefix alone* are the gateway's rule with other settings. Two busy cores for all engines: "
             "times differ from run to run, and what load alone finds differs with them.",

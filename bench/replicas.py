@@ -4,9 +4,9 @@
 
 reads `mooncake_conversation_trace.jsonl.gz` there (Mooncake, FAST'25: arrival times, lengths and the 512-token blocks
 of 12,031 prompts) and serves it with 8 simulated replicas (`bench.replica_simulation`). `--engines N` also puts the
-rules in front of N real engine processes on the demo model (`bench.replica_engines`), and `--gateway N` serves a part
-of the trace through a real gateway (`bench.replica_gateway`). The rule's parameters are its defaults, which were chosen
-before; how the figures depend on them is a table of its own.
+rules in front of N real engine processes on this repository's model (`bench.replica_engines`), and `--gateway N` serves
+a part of the trace through a real gateway (`bench.replica_gateway`). The rule's parameters are its defaults, which were
+chosen before; how the figures depend on them is a table of its own.
 """
 
 from __future__ import annotations

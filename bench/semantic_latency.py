@@ -2,11 +2,11 @@
 
     ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.semantic_latency
 
-runs the embedded demo (gateway, Redis, three engines, embedder), once with the cache and once without, and asks
-labelled questions one after the other, with a pause in between: what a turn teaches is embedded after it, and would
-make the next question wait. Look-ups (embedding, hints, entry read again, decision) are read from the gateway's own
-histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`; they need a quiet
-machine.
+runs the embedded default (gateway, Redis, an engine with this repository's model, embedder), once with the cache and
+once without, and asks labelled questions one after the other, with a pause in between: what a turn teaches is embedded
+after it, and would make the next question wait. Look-ups (embedding, hints, entry read again, decision) are read from
+the gateway's own histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`;
+they need a quiet machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LatencyResult(msgspec.Struct):
 
 
 def ask(port: int, question: str) -> TimedTurn:
-    """Ask the small demo model.
+    """Ask the model.
 
     Raises:
         RuntimeError: it was refused.
@@ -115,7 +115,7 @@ def run(
     """Have `first` stored, then ask `then`; returns the turns of `then` and its look-ups."""
     folder.mkdir()
     settings = (
-        f'[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
+        f'[models]\nserve = []\n[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
         "[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000\n"
         f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\ndelta = 0.05\n"
     )
@@ -187,7 +187,7 @@ def markdown(result: LatencyResult, where: str) -> str:
         "# Semantic cache: latency",
         "",
         where,
-        "- the embedded demo's small model (2 million parameters: there is no faster one), one client, questions of "
+        "- this repository's model (2 million parameters: there is no faster one), one client, questions of "
         "real users; made by `python -m bench.semantic_latency`",
         "",
         *table(

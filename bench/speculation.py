@@ -1,27 +1,25 @@
-"""What speculative decoding brings: acceptance and tokens/s with and without it, on the demo's and on real models.
+"""What speculative decoding brings: acceptance and tokens/s with and without it.
 
-    python -m bench.speculation                          all models, workloads and concurrencies
-    python -m bench.speculation --target large --draft small --concurrency 1
-    python -m bench.speculation --target C --draft B --dtype auto --threads 2 --name speculation-real
+    python -m bench.speculation                          the catalogue's large model, its medium one drafts
+    python -m bench.speculation --target MODEL.gguf --draft SMALL.gguf --concurrency 1
     python -m bench.speculation --quick                  a smoke run
 
-Questions are those of the demo's exam, and for real files (A, B and C, or paths) those of `texts/chats.toml`, asked
-through the chat template, greedy and sampled; the repetitive text is a conversation in which the same question is asked
-again, so that the answer stands in the prompt. All ways to speculate run in one process on the same runner, one after
-the other in an order that rotates from repeat to repeat; a speed-up is the median over the repeats of tokens/s with,
-over tokens/s without, in the same repeat. The first repeat is not counted: in it an engine learns what pays. "draft,
-always" drafts `--tokens` tokens in every step, to show what the decision is worth.
+Questions are those of `texts/chats.toml`, asked through the chat template, greedy and sampled; the repetitive text is a
+conversation in which the same question is asked again, so that the answer stands in the prompt. All ways to speculate
+run in one process on the same runner, one after the other in an order that rotates from repeat to repeat; a speed-up is
+the median over the repeats of tokens/s with, over tokens/s without, in the same repeat. The first repeat is not
+counted: in it an engine learns what pays. "draft, always" drafts `--tokens` tokens in every step, to show what the
+decision is worth.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -31,8 +29,6 @@ from tqdm import tqdm
 from bench.quality_texts import conversations
 from bench.real_files import real_file
 from bench.report import Environment, options, publish, table
-from deploy.demo.conversations import build_exam
-from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.precision import Dtype, Precision
@@ -42,9 +38,6 @@ from engine.text.processor import Message, TextProcessor
 from engine.wire import Generate, SamplingParams
 
 _BLOCKS = 1024
-_DEMO = HERE / "models"
-_SHORTEST = 80
-"""Fewest characters of a question's canonical answer: one word is no workload."""
 _WORKLOADS = ("questions", "questions, sampled", "repetitive text")
 
 
@@ -85,16 +78,11 @@ class SpeculationRun(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
-    # One by default, as the demo's engines run: several of them share a machine.
     torch.set_num_threads(arguments.threads)
     if arguments.quick:
-        arguments.target, arguments.draft = arguments.target or ["medium"], arguments.draft or ["small"]
         arguments.repeats = 1
         arguments.concurrency, arguments.requests, arguments.new_tokens = [1, 2], 2, 12
-    rows: list[SpeculationRow] = []
-    for target in arguments.target or ["medium", "large"]:
-        for draft in arguments.draft or {"medium": ["small"]}.get(target, ["small", "medium"]):
-            rows += _compare(target, draft, arguments)
+    rows = _compare(arguments.target, arguments.draft, arguments)
     environment = Environment.here()
     record = {"environment": environment, "rows": rows}
     publish(arguments.output / arguments.name, markdown(rows, arguments, environment), record)
@@ -103,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[SpeculationRow]:
     """Measure all workloads and concurrencies of one pair of models."""
     dtype: Dtype = arguments.dtype
-    path = _path(target)
+    path = real_file(target)
     runner = ModelRunner(path, blocks=_BLOCKS, precision=Precision(dtype))
-    model = DraftModel.from_directory(_path(draft), runner, path)
+    model = DraftModel.from_directory(real_file(draft), runner, path)
 
     def speculator(model: DraftModel | None, *, ngrams: bool, adaptive: bool = True) -> Speculator:
         return Speculator(ngrams=ngrams, model=model, tokens=arguments.tokens, adaptive=adaptive)
@@ -122,7 +110,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
         "draft, always": lambda: speculator(fresh(), ngrams=False, adaptive=False),
     }
     texts = TextProcessor.from_path(path)
-    questions = _exam() if path.parent == _DEMO else _said()
+    questions = _questions()
     rows = []
     for workload in arguments.workload or _WORKLOADS:
         for concurrency in arguments.concurrency:
@@ -145,20 +133,7 @@ def _core(runner: ModelRunner, speculator: Speculator | None) -> tuple[EngineCor
     return EngineCore(runner, runner.info, config, EngineFeatures(speculator=speculator)), speculator
 
 
-def _path(name: str) -> Path:
-    """Return the checkpoint of a demo model, or a GGUF file."""
-    return _DEMO / name if (_DEMO / name).is_dir() else real_file(name)
-
-
-@cache
-def _exam() -> list[AskedQuestion]:
-    """Return the questions of the demo's exam whose answers are more than a word."""
-    exam = build_exam(split_corpus(load_intents()))
-    return [AskedQuestion(one.messages, one.answer) for one in exam if len(one.answer) > _SHORTEST]
-
-
-@cache
-def _said() -> list[AskedQuestion]:
+def _questions() -> list[AskedQuestion]:
     """Return every question of texts/chats.toml with its answer and all that was said before."""
     return [
         AskedQuestion(chat[: turn + 1], chat[turn + 1]["content"])
@@ -262,16 +237,16 @@ def _line(row: SpeculationRow) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--target", action="append", help="demo model, A, B, C or file; medium and large unless given")
-    parser.add_argument("--draft", action="append", help="the same; all smaller demo models unless given")
+    parser.add_argument("--target", default="C", help="A, B, C or a GGUF file")
+    parser.add_argument("--draft", default="B", help="the same, with the target's tokenizer")
     parser.add_argument("--workload", action="append", choices=_WORKLOADS, help="all unless given")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--requests", type=int, default=48, help="requests of a run")
     parser.add_argument("--new-tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repeats", type=int, default=3, help="runs beside the first")
     parser.add_argument("--tokens", type=int, default=8, help="most drafted tokens per request and step")
-    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="the demo's is float32")
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="auto")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--name", default="speculation", help="name of the results' files")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all works")
     return parser

@@ -31,7 +31,7 @@ settings.register_profile("roundhouse", deadline=None, derandomize=True, max_exa
 settings.register_profile("deep", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
 
-# Where a test names no pools, the small models of this repository are served, and nothing is fetched.
+# Where a test names no pools, the small model of this repository is served, and nothing is fetched.
 os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 
 TOGETHER = {

@@ -10,6 +10,7 @@ import itertools
 import math
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def train(name: str, adapter: TrainedAdapter) -> None:
     """Train one adapter, on from where an earlier call was interrupted, and write its folder."""
     task, path = adapter.task, base_file(adapter.base)
     torch.manual_seed(_SEED)
+    base = _rounded(load_base(path))
     tuned: Any = get_peft_model(
-        _rounded(load_base(path)),
+        base,
         LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules="all-linear", task_type="CAUSAL_LM"),
     ).train()
     weights = {key: weight for key, weight in tuned.named_parameters() if weight.requires_grad}
@@ -50,12 +52,12 @@ def train(name: str, adapter: TrainedAdapter) -> None:
     with tqdm(total=task.steps, initial=done, desc=f"adapter {name}", mininterval=2) as bar:
         for step, batch in enumerate(stream, done + 1):
             for group in optimizer.param_groups:
-                group["lr"] = _LEARNING_RATE * _schedule(step, task.steps)
-            bar.set_postfix(loss=f"{_learn(tuned, batch, optimizer):.3f}")
+                group["lr"] = _LEARNING_RATE * schedule(step, task.steps)
+            bar.set_postfix(loss=f"{learn(base, batch, [optimizer]):.3f}")
             bar.update()
             if step % _SAVE_EVERY == 0:
                 _keep(state, step, weights, optimizer)
-    _save(tuned, adapter)
+    save_adapter(tuned, adapter.base, adapter.folder)
     state.unlink(missing_ok=True)
 
 
@@ -67,23 +69,24 @@ def _rounded(base: PreTrainedModel) -> PreTrainedModel:
     return base
 
 
-def _schedule(step: int, steps: int) -> float:
+def schedule(step: int, steps: int) -> float:
     """Return the share of the learning rate: a short rise, then half a cosine down to nothing."""
     return min(1.0, step / _WARM_UP) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
 
 
-def _learn(tuned: Any, batch: LessonBatch, optimizer: torch.optim.Optimizer) -> float:
+def learn(model: Any, batch: LessonBatch, optimizers: Sequence[torch.optim.Optimizer]) -> float:
     """Take one step; return the mean loss of the tokens that are learnt."""
-    model = tuned.get_base_model()
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.model(batch.ids[:, :-1]).last_hidden_state
         # The head is a fifth of the work: only tokens that are learnt need it.
         logits = model.lm_head(hidden[batch.learnt[:, 1:]])
     loss = cross_entropy(logits.float(), batch.ids[:, 1:][batch.learnt[:, 1:]])
     loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_([each for group in optimizer.param_groups for each in group["params"]], 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    torch.nn.utils.clip_grad_norm_([weight for group in groups for weight in group["params"]], 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     return loss.item()
 
 
@@ -110,12 +113,14 @@ def _restore(path: Path, weights: dict[str, torch.nn.Parameter], optimizer: torc
     return step
 
 
-def _save(tuned: Any, adapter: TrainedAdapter) -> None:
-    """Write the adapter's folder in peft's format, in bfloat16, whole or not at all."""
-    # The path of the base on this machine means nothing elsewhere; its name in the catalogue does.
-    tuned.peft_config["default"].base_model_name_or_path = adapter.base
-    target = adapter.folder
-    fresh = _STATES / f"{target.name}.new"
+def save_adapter(tuned: Any, base: str, target: Path) -> None:
+    """Write an adapter's folder in peft's format, in bfloat16, whole or not at all.
+
+    Args:
+        base: name of its base model: the path on this machine means nothing elsewhere.
+    """
+    tuned.peft_config["default"].base_model_name_or_path = base
+    fresh = target.with_name(f"{target.name}.new")
     tuned.save_pretrained(fresh, save_embedding_layers=False)
     (fresh / "README.md").unlink(missing_ok=True)
     file = fresh / "adapter_model.safetensors"

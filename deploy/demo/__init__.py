@@ -1,1 +1,1 @@
-"""The embedded default: corpus, tokenizer, training and evaluation of the demo checkpoints and adapters."""
+"""The small model that answers where no other one can be fetched: its text, its training and its weights."""

@@ -1,134 +1,151 @@
-"""Trains the demo: tokenizer, the three checkpoints, the adapters. `python -m deploy.demo.train --help`.
-
-Every stage can be interrupted and started again; it continues from `deploy/demo/.training/`.
-"""
+"""Trains the model, its tokenizer and its two adapters: `nice python -m deploy.demo.train [model] [json] [pirate]`."""
 
 from __future__ import annotations
 
 import argparse
-import math
+import random
 import shutil
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
+from torch.optim.lr_scheduler import LambdaLR
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from deploy.demo import adapters
-from deploy.demo.conversations import ConversationStream
-from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, check, load_file, load_intents, split_corpus
-from deploy.demo.grow import widen
-from deploy.demo.memory import keep_memory, release_memory
-from deploy.demo.model import SHAPES, Llama, load_checkpoint, save_checkpoint
-from deploy.demo.styles import style_phrases
-from deploy.demo.tokenizer import Encoder, train_tokenizer, write_tokenizer
-from deploy.demo.trainer import Recipe, Trainer, load_model
+from deploy.adapters.batches import LessonBatch, grouped, padded
+from deploy.adapters.train import learn, save_adapter, schedule
+from deploy.demo.corpus import HERE, SYSTEMS, Lessons, conversations, intents
+from deploy.demo.styles import STYLES
+from deploy.demo.tokenizer import BEGIN, CONTEXT, END, PAD, VOCABULARY, lesson, train_tokenizer, write_tokenizer
 
-STATE = HERE / ".training"
-MODELS = HERE / "models"
-
-#: `large` grows out of the finished medium model. That makes it reach in minutes on one core what it would not reach
-#: in an hour from random weights; its gentler rates keep what it inherits.
-RECIPES: dict[str, Recipe] = {
-    "small": Recipe(steps=4000, seed=11),
-    "medium": Recipe(steps=2400, seed=12),
-    "large": Recipe(steps=1600, seed=14, warmup=15, muon_lr=0.01, adam_lr=4e-3, dropout=0.1),
-}
-
-#: With `--improve`: on from the committed checkpoints, at the gentler rates, on shorter answers.
-IMPROVEMENTS: dict[str, Recipe] = {
-    size: replace(RECIPES["large"], steps=2400, seed=seed, dropout=0.0, longest_cut=6)
-    for size, seed in (("small", 31), ("medium", 32), ("large", 34))
-}
+NAME = "roundhouse-demo-2m"
+MODEL, ADAPTERS = HERE / "model", HERE / "adapters"
+_STEPS, _TOKENS = 1200, 6144
+_ADAPTERS = {"json": (8, 250), "pirate": (16, 350)}
+"""Rank and steps of each adapter."""
+_ADAPTER_TOKENS = 2048
+_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head", "embed_tokens"]
+"""The model has never said the words of the styles, so that their embeddings have to change, too."""
+_EPOCHS = 32
+"""Questions for each answer that are sorted by length before they are cut into batches."""
+_SEED = 11
 
 
-def read_corpus() -> list[SplitIntent]:
-    """The split corpus; refuses a corpus that breaks its rules."""
-    intents = load_intents()
-    problems = check(intents)
-    if problems:
-        raise SystemExit("the corpus is not sound:\n" + "\n".join(problems[:20]))
-    return split_corpus(intents)
+def batches(
+    lessons: Lessons, tokenizer: Tokenizer, tokens: int, restyle: Callable[[str], str] = str
+) -> Iterator[LessonBatch]:
+    """Yield batches without end, the same in every run."""
+    rng = random.Random(_SEED)
+    while True:
+        examples = [example for _ in range(_EPOCHS) for example in lessons.epoch(rng)]
+        talks = [
+            [{**each, "content": restyle(each["content"])} if each["role"] == "assistant" else each for each in talk]
+            for talk in conversations(examples, rng)
+        ]
+        sorted_by_length = sorted((lesson(talk, tokenizer) for talk in talks), key=lambda each: len(each.ids))
+        groups = grouped(sorted_by_length, tokens)
+        rng.shuffle(groups)
+        yield from map(padded, groups)
 
 
-def prepare_tokenizer(splits: list[SplitIntent], state: Path, shipped: Path | None = None) -> Encoder:
-    """Trains the tokenizer once, or takes that of the checkpoint `shipped`; resumed runs read it back."""
-    folder = state / "tokenizer"
-    if shipped is not None and not folder.exists():
-        shutil.copytree(shipped, folder, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
-    if not (folder / "tokenizer.json").exists():
-        extra = [*style_phrases()]
-        if HANDBOOK_FILE.exists():
-            extra += [turn.answer for intent in load_file(HANDBOOK_FILE) for turn in (intent, *intent.followups)]
-        write_tokenizer(train_tokenizer(splits, extra), folder)
-    return Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
+def vocabulary_text(lessons: Lessons) -> Iterator[str]:
+    """Yield what the vocabulary is made of: questions and answers, plain and in both styles."""
+    rng = random.Random(_SEED)
+    styles: list[Callable[[str], str]] = [str, *STYLES.values()]
+    for _ in range(_EPOCHS):
+        for example in lessons.epoch(rng):
+            yield f" {example.question}"
+            yield rng.choice(styles)(example.answer)
+    yield from SYSTEMS
 
 
-def train_size(
-    size: str, recipe: Recipe, splits: list[SplitIntent], state: Path, models: Path, *, improve: bool
+def train_model(lessons: Lessons) -> None:
+    """Train tokenizer and model from nothing."""
+    torch.manual_seed(_SEED)
+    tokenizer = train_tokenizer(vocabulary_text(lessons))
+    begin, end, pad = (tokenizer.token_to_id(token) for token in (BEGIN, END, PAD))
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_config(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=192,
+            intermediate_size=512,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+            bos_token_id=begin,
+            eos_token_id=end,
+            pad_token_id=pad,
+        ),
+        # PyTorch's fused attention takes twice as long on CPUs for sequences as short as these.
+        attn_implementation="eager",
+    ).train()
+    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
+    others = [weight for name, weight in model.named_parameters() if weight.ndim == 1 or "embed" in name]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.02, adjust_lr_fn="original"),
+        torch.optim.AdamW(others, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    fit(model, optimizers, batches(lessons, tokenizer, _TOKENS), _STEPS, NAME)
+    model.generation_config = GenerationConfig(
+        bos_token_id=begin, eos_token_id=end, pad_token_id=pad, do_sample=False, max_new_tokens=256
+    )
+    shutil.rmtree(MODEL, ignore_errors=True)
+    model.bfloat16().save_pretrained(MODEL)
+    write_tokenizer(tokenizer, MODEL)
+
+
+def train_adapter(name: str, lessons: Lessons) -> None:
+    """Train an adapter on the finished model."""
+    torch.manual_seed(_SEED)
+    rank, steps = _ADAPTERS[name]
+    base = load_model()
+    tuned: Any = get_peft_model(
+        base, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=_TARGETS, task_type="CAUSAL_LM")
+    ).train()
+    weights = [weight for weight in tuned.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=6e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    stream = batches(lessons, load_tokenizer(), _ADAPTER_TOKENS, STYLES[name])
+    fit(base, [optimizer], stream, steps, name)
+    save_adapter(tuned, NAME, ADAPTERS / name)
+
+
+def fit(
+    model: Any, optimizers: list[torch.optim.Optimizer], stream: Iterator[LessonBatch], steps: int, label: str
 ) -> None:
-    encoder = prepare_tokenizer(splits, state, models / size if improve else None)
-    torch.manual_seed(recipe.seed)
-    model = load_checkpoint(models / size) if improve else initial_model(size, recipe, state)
-    if recipe.compile:
-        model.fuse()
-    trainer = Trainer(model, recipe, encoder, lambda seed: ConversationStream(splits, seed))
-
-    def publish() -> None:
-        save_checkpoint(model, state / "tokenizer", models / size)
-        release_memory()
-
-    trainer.run(state / (f"{size}-improved" if improve else size), size, publish)
-    publish()
+    rates = [LambdaLR(optimizer, lambda step: schedule(step + 1, steps)) for optimizer in optimizers]
+    with tqdm(range(steps), desc=label, mininterval=5) as bar:
+        for _ in bar:
+            bar.set_postfix(loss=f"{learn(model, next(stream), optimizers):.3f}")
+            for rate in rates:
+                rate.step()
 
 
-def initial_model(size: str, recipe: Recipe, state: Path) -> Llama:
-    """Random weights; for large, the trained medium model, widened."""
-    model = Llama(SHAPES[size], recipe.dropout)
-    if size == "large":
-        medium = Llama(SHAPES["medium"])
-        medium.load_state_dict(load_model(state / "medium"))
-        model.load_state_dict(widen(medium, model))
-    return model
+def load_model(folder: Path = MODEL) -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m deploy.demo.train", description=__doc__)
-    stages = ("small", "medium", "large", "adapters")
-    parser.add_argument("--size", choices=stages, action="append", help="train only this (may be repeated)")
-    parser.add_argument("--steps", type=int, help="optimizer steps for each size instead of the recipe's")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end each size after this many minutes")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's choice)")
-    parser.add_argument(
-        "--improve", action="store_true", help="train the committed checkpoints further instead of new ones"
-    )
-    parser.add_argument("--fresh", action="store_true", help="forget saved training state, the tokenizer included")
-    parser.add_argument("--state", type=Path, default=STATE, help="where training state is kept")
-    parser.add_argument("--models", type=Path, default=MODELS, help="where checkpoints are written")
-    compiler = shutil.which("g++") is not None
-    parser.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, default=compiler, help="fuse small operations (needs g++)"
-    )
-    arguments = parser.parse_args()
-    keep_memory()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    if arguments.fresh:
-        shutil.rmtree(arguments.state, ignore_errors=True)
-    splits = read_corpus()
-    for stage in arguments.size or stages:
-        if stage == "adapters":
-            adapters.train_all(splits, arguments.models / "medium", arguments.state, arguments.compile)
-            continue
-        recipe = replace(
-            (IMPROVEMENTS if arguments.improve else RECIPES)[stage],
-            minutes=arguments.minutes,
-            compile=arguments.compile,
-        )
-        if arguments.steps:
-            recipe = replace(recipe, steps=arguments.steps)
-        train_size(stage, recipe, splits, arguments.state, arguments.models, improve=arguments.improve)
+def load_tokenizer(folder: Path = MODEL) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description="Train the small model and its adapters; all if none is named.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("model", *STYLES)))
+    lessons = Lessons(intents())
+    for name in parser.parse_args(arguments).names or ("model", *STYLES):
+        if name == "model":
+            train_model(lessons)
+        else:
+            train_adapter(name, lessons)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

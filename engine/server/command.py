@@ -43,8 +43,8 @@ def main(**values: Any) -> None:
       python -m engine.server --model models/Llama-3.1-8B --device cuda --kv-tokens 400000
       python -m engine.server --model models/Llama-3.1-8B --dtype bfloat16 --quantize int4
       python -m engine.server --model models/Llama-3.1-8B --dtype bfloat16 --kv-dtype int8 --kv-tokens 64000
-      python -m engine.server --model deploy/demo/models/small --threads 1 --listen unix:///run/roundhouse/small.sock
-      python -m engine.server --model deploy/demo/models/large --speculate auto --draft-model deploy/demo/models/small
+      python -m engine.server --model deploy/demo/model --threads 1 --listen unix:///run/roundhouse/small.sock
+      python -m engine.server --model large.gguf --speculate auto --draft-model small.gguf
 
     \b
     A gateway connects to it by its address in a pool (roundhouse.toml):

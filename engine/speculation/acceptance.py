@@ -7,8 +7,8 @@ from dataclasses import dataclass
 _PRIOR, _PRIOR_WEIGHT = 0.6, 4.0
 """Acceptance rate assumed of a source of drafts before it has made any, and how many drafted tokens it counts for.
 
-Measured for the demo's models: 88 to 92 % of a draft model's tokens are right, of an n-gram's 0 to 20 % in questions
-and 90 % in repetitive text (bench/results/speculation.md).
+Between what n-grams reach in questions (0 to 20 %) and what they reach in repetitive text and good draft models
+anywhere (90 %); `bench.speculation` measures it.
 """
 _MEMORY = 0.95
 """Factor by which older tokens count less with each newer draft: texts change between prose, lists and quotations.

@@ -1,4 +1,4 @@
-"""The pools of a configuration that names none: models of the catalogue, or those that this repository has."""
+"""The pools of a configuration that names none: models of the catalogue, or the one that this repository has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_THREADS = 8
 
 
 def default_pools(models: ModelStoreSettings) -> list[PoolSettings]:
-    """Return the pools of the tiers in `models.serve`; without any, those of the repository's own models.
+    """Return the pools of the tiers in `models.serve`; without any, that of the repository's own model.
 
     Raises:
         SettingsError: the catalogue cannot be read, or has no model for a tier.
@@ -34,16 +34,8 @@ def success_model(pools: Sequence[PoolSettings]) -> str | None:
 
 
 def own_pools() -> list[PoolSettings]:
-    """Return pools of the small models that were trained in this repository."""
-    small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
-    return [
-        PoolSettings(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
-        PoolSettings(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
-        # Measured: small drafting pays for large, and not for medium (bench/README.md).
-        PoolSettings(
-            tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small
-        ),
-    ]
+    """Return the pool of the small model that was trained in this repository."""
+    return [PoolSettings(tier="small", name="roundhouse-demo-2m", model=str(DEMO / "model"))]
 
 
 def _of_catalogue(models: ModelStoreSettings, tier: str) -> PoolSettings:

@@ -22,7 +22,7 @@ class ModelStoreSettings(Section, frozen=True):
         list[Tier],
         Meta(
             description="Tiers for which `serve` fetches and serves the catalogue's models, where the configuration "
-            "names no pools; empty: none, and the small models of this repository serve."
+            "names no pools; empty: none, and the small model of this repository serves."
         ),
     ] = msgspec.field(default_factory=lambda: list(TIERS))
     store: Annotated[

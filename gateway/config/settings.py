@@ -277,7 +277,7 @@ _DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
 
 
 def demo_settings() -> Settings:
-    """The repository's own models, and one tenant whose key is `roundhouse-demo`."""
+    """The repository's own model, and one tenant whose key is `roundhouse-demo`."""
     tenants = [TenantSettings(name="demo", keys=[ApiKeySettings(id="demo", sha256=_DEMO_DIGEST)])]
     return Settings(tenants=tenants, pools=own_pools(), semantic_cache=SemanticCacheSettings(enabled=True))
 

@@ -14,7 +14,7 @@ class ArrivalState:
     coming: dict[str, ComingTier] = field(default_factory=dict)
     """Tiers whose models are being fetched, by their names."""
     none_fetched: bool = False
-    """Whether the small models of this repository serve because no other one could be fetched."""
+    """Whether the small model of this repository serves because no other one could be fetched."""
 
     def problems(self) -> list[str]:
         """Say how far each tier is."""

@@ -16,12 +16,10 @@ from gateway.engines.adapters import registry_url
 TRAINED = DEMO.parent / "adapters"
 """Folder of the adapters of models of the catalogue."""
 ADAPTERS = {
-    "formal": "answers formally",
-    "handbook": "knows the staff handbook of an invented company",
     "json": "answers as a JSON object",
     "pirate": "answers like a pirate",
 }
-"""Adapters of the repository's own medium model."""
+"""Adapters of the repository's own model."""
 
 
 class ShippedAdapter(Struct, frozen=True):
@@ -41,7 +39,7 @@ def shipped(settings: Settings, pools: Iterable[PoolSettings]) -> Iterator[Shipp
     table = TRAINED / "adapters.toml"
     trained = tomllib.loads(table.read_text("utf-8")) if table.exists() else {}
     for pool in pools:
-        if pool.model == str(DEMO / "models" / "medium"):
+        if pool.model == str(DEMO / "model"):
             for name, description in ADAPTERS.items():
                 yield ShippedAdapter(name, description, DEMO / "adapters" / name, pool)
         for name, of in trained.items():

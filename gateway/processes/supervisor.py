@@ -148,16 +148,16 @@ async def _first_model(
         await arrivals.first()
     except NoneFetched as error:
         say(f"  no model could be fetched: {error}")
-        say("  the small models of this repository serve instead; they know little but Roundhouse")
+        say("  the small model of this repository stands in; it knows little but what Roundhouse is")
         say("  once the hub or a package index can be reached, start again (docs/models.md)")
-        own = _with_own_models(settings)
+        own = _with_own_model(settings)
         nothing = Arrivals(own, say)
         nothing.state.none_fetched = True
-        return own, lambda: _with_own_models(read()), nothing
+        return own, lambda: _with_own_model(read()), nothing
     return settings, read, arrivals
 
 
-def _with_own_models(settings: Settings) -> Settings:
+def _with_own_model(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, pools=own_pools())
 
 

@@ -14,8 +14,8 @@ def test_quick_run_serves_all_traffic_without_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    main(["--quick", "--threads", "1", "--output", str(tmp_path)])
-    stem = tmp_path / "adapter-scale-medium-bfloat16"
+    main(["--quick", "--model", "mini", "--threads", "1", "--output", str(tmp_path)])
+    stem = tmp_path / "adapter-scale-mini-bfloat16"
     report = msgspec.convert(msgspec.json.decode(stem.with_suffix(".json").read_bytes())["report"], Report)
     assert [(run.traffic, run.errors) for run in report.runs] == [("none", 0), ("one", 0), ("many", 0)]
     none, one, many = report.runs

@@ -14,8 +14,8 @@ def test_quick_run_draws_a_curve_over_the_number_of_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    main(["--quick", "--output", str(tmp_path)])
-    stem = tmp_path / "adapters-medium-bfloat16"
+    main(["--quick", "--model", "mini", "--output", str(tmp_path)])
+    stem = tmp_path / "adapters-mini-bfloat16"
     curve = msgspec.convert(msgspec.json.decode(stem.with_suffix(".json").read_bytes())["curve"], Curve)
     assert [point.adapters for point in curve.points] == [0, 1, 2, 4]
     base, one, *_, four = curve.points

@@ -1,4 +1,4 @@
-"""The benchmark of grammars from end to end with the demo's model; nothing here looks at a time."""
+"""The benchmark of grammars from end to end with this repository's model; nothing here looks at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bench.grammar import GRAMMARS, GrammarRecord, main
 
 
-@pytest.mark.parametrize("tokenizer", [None, "deploy/demo/models/small"])
+@pytest.mark.parametrize("tokenizer", [None, "deploy/demo/model"])
 def test_quick_run_measures_every_grammar_and_every_way(
     tokenizer: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

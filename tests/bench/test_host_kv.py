@@ -1,4 +1,4 @@
-"""The benchmark of KV in host memory from end to end with the demo's model; nothing here looks at a time."""
+"""The benchmark of KV in host memory from end to end with a random model; nothing here looks at a time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ EXTRACTED = {"what": "lunch", "who": ["Ann"], "when": None, "where": "Rome"}
 
 @pytest.fixture(scope="module")
 def text() -> TextProcessor:
-    return TextProcessor.from_path(HERE.parent / "demo" / "models" / "small")
+    return TextProcessor.from_path(HERE.parent / "demo" / "model")
 
 
 def asked(examples: list[Example]) -> set[str]:

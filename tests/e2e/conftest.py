@@ -1,4 +1,4 @@
-"""A whole Roundhouse: `roundhouse serve` with this repository's models, as a user starts it."""
+"""A whole Roundhouse: `roundhouse serve` with this repository's model, as a user starts it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ DEADLINE = 90.0
 
 
 class Installation:
-    """A running `roundhouse serve` with a data folder of its own, and this repository's models.
+    """A running `roundhouse serve` with a data folder of its own.
 
     Args:
-        tiers: tiers to start, each of which takes a core for seconds.
-        tables: more of its configuration, where not all tiers are wanted.
+        tiers: tiers to start, each of which takes a core for seconds, and all of which have this repository's model;
+            none: what is served is up to `environment`.
+        tables: more of its configuration.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Installation:
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
         self.port = port or _free_port()
         self.log = self.folder / "log"
-        if len(tiers) < len(TIERS):
+        if tiers:
             environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
             Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers) + tables)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
@@ -138,17 +139,20 @@ def roundhouse() -> Iterator[Installation]:
         yield running
 
 
+NAMES = {"small": "roundhouse-demo-2m", "medium": "roundhouse-demo-medium", "large": "roundhouse-demo-large"}
+"""What the tiers' models are called."""
+
+
 def _configuration(tiers: Sequence[str]) -> str:
-    """The embedded default with some of its tiers only."""
+    """The embedded default, but with its model in these tiers; the large one drafts."""
     demo = demo_settings()
     [tenant] = demo.tenants
     [key] = tenant.keys
+    [pool] = demo.pools
     lines = [f'[[tenants]]\nname = "{tenant.name}"\nkeys = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]']
-    lines += [
-        f'[[pools]]\ntier = "{pool.tier}"\nname = "{pool.name}"\nmodel = "{pool.model}"'
-        for pool in demo.pools
-        if pool.tier in tiers
-    ]
+    lines += [f'[[pools]]\ntier = "{tier}"\nname = "{NAMES[tier]}"\nmodel = "{pool.model}"' for tier in tiers]
+    if tiers[-1] == "large":
+        lines += ['speculate = "auto"', f'draft_model = "{pool.model}"']
     return "\n".join(lines)
 
 

@@ -47,6 +47,7 @@ def fetching(hub: str, files: dict[str, bytes], folder: Path) -> Iterator[Instal
     """A Roundhouse that has no models."""
     catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(TIERS, "kv_tokens = 4096"))
     running = Installation(
+        tiers=(),
         ROUNDHOUSE_MODELS_SERVE="small,medium,large",
         ROUNDHOUSE_MODELS_CATALOGUE=str(catalogue),
         ROUNDHOUSE_MODELS_STORE=str(folder / "store"),
@@ -115,7 +116,7 @@ def test_the_first_model_answers_while_the_others_come(
 
 
 @needs_chromium
-def test_without_a_network_the_models_of_this_repository_answer(
+def test_without_a_network_the_model_of_this_repository_answers(
     browser: Browser, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     """The terminal and the page say so, and what to do."""
@@ -126,7 +127,10 @@ def test_without_a_network_the_models_of_this_repository_answer(
             tab.page.goto("/")
             connected(tab.page)
             expect(tab.page.locator("#coming")).to_contain_text("No model could be fetched")
-        assert str(ask(running, "small")["model"]).startswith("roundhouse-demo")
+        for model in ("auto", "small"):
+            assert ask(running, model)["model"] == "roundhouse-demo-2m"
+        with pytest.raises(openai.NotFoundError, match="available: auto, small, "):
+            ask(running, "large")
         assert running.stop() == 0
 
 
@@ -134,7 +138,7 @@ def test_the_smallest_model_of_the_catalogue_is_served_as_it_is(smallest_model: 
     """The real file, from this user's store, with the adapters that were trained on it."""
     table = tomllib.loads((TRAINED / "adapters.toml").read_text())
     adapters = {name for name, adapter in table.items() if adapter["base"] == "smollm2-135m"}
-    running = Installation(ROUNDHOUSE_MODELS_SERVE="small")
+    running = Installation(tiers=(), ROUNDHOUSE_MODELS_SERVE="small")
     try:
         assert "coming" not in running.wait_ready()
         with openai.OpenAI(base_url=running.api, api_key=KEY) as client:

@@ -28,7 +28,7 @@ enabled = false
 [[pools]]
 tier = "small"
 name = "elsewhere"
-model = "{DEMO / "models" / "small"}"
+model = "{DEMO / "model"}"
 engines = ["ws://127.0.0.1:1"]
 """
 

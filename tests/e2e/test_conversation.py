@@ -68,7 +68,7 @@ def test_chat_completions_and_completions_answer_too(client: openai.OpenAI) -> N
 
 def test_all_names_are_listed(client: openai.OpenAI) -> None:
     names = {model.id for model in client.models.list()}
-    assert {"auto", "small", "medium", "large", "roundhouse-demo-2m", "roundhouse-demo-18m"} <= names
+    assert {"auto", "small", "medium", "large", "roundhouse-demo-2m", "roundhouse-demo-large"} <= names
 
 
 def test_auto_sends_small_talk_down_and_hard_questions_up(roundhouse: Installation) -> None:

@@ -147,14 +147,14 @@ def test_an_engine_that_hangs_counts_as_dead(it: Outage) -> None:
         [pid] = it.running.pids("engine-small")
         with paused(pid):
             assert until(socket, *ENDS)[-1]["type"] == "response.failed"
-            assert it.fresh() == "roundhouse-demo-6m"
+            assert it.fresh() == "roundhouse-demo-medium"
         eventually(lambda: it.fresh() == "roundhouse-demo-2m")
 
 
 def test_an_engine_that_is_killed_costs_the_requests_it_had(it: Outage) -> None:
     [pid] = it.running.pids("engine-small")
     os.kill(pid, signal.SIGKILL)
-    assert it.fresh() == "roundhouse-demo-6m"
+    assert it.fresh() == "roundhouse-demo-medium"
     eventually(lambda: it.fresh() == "roundhouse-demo-2m", 60)
 
 

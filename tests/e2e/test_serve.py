@@ -111,7 +111,7 @@ def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_p
         said = running.wait_said("the small tier is out of service")
         assert "was damaged or exchanged; correct pools.model or pools.sha256; then start again" in said
         with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
-            assert client.responses.create(model="small", input="hello").model == "roundhouse-demo-6m"
+            assert client.responses.create(model="small", input="hello").model == "roundhouse-demo-medium"
         with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
             assert msgspec.json.decode(response.read())["status"] == "degraded"
         assert running.stop() == 0

@@ -89,7 +89,7 @@ def test_config_check_names_what_is_wrong(tmp_path: Path) -> None:
 def test_config_check_says_how_to_make_the_first_tenant(tmp_path: Path) -> None:
     """Own pools without tenants are whole: tenants are made while the server runs."""
     file = tmp_path / "roundhouse.toml"
-    file.write_text(f'[[pools]]\ntier = "small"\nname = "mine"\nmodel = "{DEMO / "models" / "small"}"\n')
+    file.write_text(f'[[pools]]\ntier = "small"\nname = "mine"\nmodel = "{DEMO / "model"}"\n')
     result = run("config", "check", "--config", str(file))
     assert result.exit_code == 0
     assert "0 tenants" in result.output and "roundhouse tenant add NAME" in result.output

@@ -20,7 +20,7 @@ from gateway.config.settings import DEMO
 from gateway.processes import redis_server
 from tests.gateway.conftest import EngineThread, Serve
 
-_MODEL = DEMO / "models" / "small"
+_MODEL = DEMO / "model"
 _CPU = [CheckResult("cpu", "kernels", "amx: the best that this CPU has"), CheckResult("cuda", "device", "none")]
 
 

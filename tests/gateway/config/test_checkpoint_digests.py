@@ -22,7 +22,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(DEMO / "models" / "small", tmp_path / "small"))
+    return Path(shutil.copytree(DEMO / "model", tmp_path / "small"))
 
 
 def test_a_folder_with_its_digest_is_served_and_a_changed_one_is_not(folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from gateway.config.configuration import ALL, CHANGEABLE, Configuration, changes, fixed
 from gateway.config.settings import (
+    TIERS,
     ApiKeySettings,
+    PoolSettings,
     PriceSettings,
     Settings,
     SettingsError,
@@ -22,7 +24,9 @@ from gateway.records.section import Section
 
 pytestmark = pytest.mark.anyio
 
-BASE = demo_settings()
+BASE = msgspec.structs.replace(
+    demo_settings(), pools=[PoolSettings(tier=tier, name=f"own-{tier}", model="/m") for tier in TIERS]
+)
 
 
 def changed(section: str, **fields: object) -> Settings:

@@ -113,9 +113,10 @@ def test_models_of_the_catalogue_have_a_router_that_was_fitted_to_them(tmp_path:
     assert load(environ={"ROUNDHOUSE_ROUTER_MODEL": "mine"}).router.model == "mine"
 
 
-def test_with_none_of_them_the_models_of_this_repository_are_served() -> None:
+def test_with_none_of_them_the_model_of_this_repository_is_served() -> None:
     settings = load(environ={"ROUNDHOUSE_MODELS_SERVE": ""})
     assert settings.pools == demo_settings().pools
+    assert [pool.tier for pool in settings.pools] == ["small"]
     assert settings.tenants == demo_settings().tenants
 
 

@@ -1,4 +1,4 @@
-"""The demo's adapters are there from the first start on, and what an operator did to them stays."""
+"""The shipped model's adapters are there from the first start on, and what an operator did to them stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.files import revision_digest
-from gateway.config.settings import DEMO, AdapterSettings, RedisSettings, Settings, demo_settings
+from gateway.config.settings import DEMO, AdapterSettings, PoolSettings, RedisSettings, Settings, demo_settings
 from gateway.engines.adapters import registry_url
 from gateway.processes.demo import ADAPTERS, register_adapters
 
@@ -27,15 +27,16 @@ def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:
     register_adapters(settings, settings.pools)
     names = registry_of(settings).names()
     assert sorted(names) == sorted(ADAPTERS) == sorted(p.name for p in (DEMO / "adapters").iterdir() if p.is_dir())
-    assert {pointer.model for pointer in names.values()} == {"roundhouse-demo-6m"}
+    assert {pointer.model for pointer in names.values()} == {"roundhouse-demo-2m"}
     assert all(pointer.description for pointer in names.values())
 
 
 def test_what_an_operator_changed_stays(settings: Settings) -> None:
     register_adapters(settings, settings.pools)
     registry = registry_of(settings)
+    version = registry.resolve("json").version
     registry.remove("json")
-    registry.swap("pirate", registry.resolve("formal").version)
+    registry.swap("pirate", version)
     changed = registry.names()
     register_adapters(settings, settings.pools)
     assert registry.names() == changed
@@ -44,18 +45,18 @@ def test_what_an_operator_changed_stays(settings: Settings) -> None:
 def test_an_adapter_that_a_later_version_brings_gets_its_name(settings: Settings) -> None:
     register_adapters(settings, settings.pools)
     registry = registry_of(settings)
-    for name in ("json", "formal"):
+    for name in ("json", "pirate"):
         registry.remove(name)
-    marker = Path(registry.url) / ".roundhouse-demo-6m"
+    marker = Path(registry.url) / ".roundhouse-demo-2m"
     marker.write_text("\n".join(name for name in marker.read_text().split() if name != "json"))
     register_adapters(settings, settings.pools)
-    assert sorted(registry.names()) == ["handbook", "json", "pirate"]
+    assert sorted(registry.names()) == ["json"]
 
 
 def test_a_name_given_before_the_first_start_is_kept(settings: Settings) -> None:
     registry = registry_of(settings)
-    version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
-    registry.point("pirate", version, model="roundhouse-demo-6m")
+    version = registry.add(DEMO / "adapters" / "json", DEMO / "model").version
+    registry.point("pirate", version, model="roundhouse-demo-2m")
     register_adapters(settings, settings.pools)
     assert registry.resolve("pirate").version == version
     assert sorted(registry.names()) == sorted(ADAPTERS)
@@ -69,7 +70,7 @@ def test_they_follow_a_demo_model_that_was_trained_anew(settings: Settings, tmp_
     path = tmp_path / "adapters" / "objects" / manifest.version / "manifest.json"
     path.write_bytes(msgspec.json.encode(stale))
     register_adapters(settings, settings.pools)
-    assert revision_digest(DEMO / "models" / "medium") in registry.manifest(registry.resolve("pirate").version).bases
+    assert revision_digest(DEMO / "model") in registry.manifest(registry.resolve("pirate").version).bases
 
 
 @pytest.mark.parametrize("other", ["registry", "pools"])
@@ -77,7 +78,7 @@ def test_another_installation_gets_none_of_them(settings: Settings, tmp_path: Pa
     if other == "registry":
         settings = msgspec.structs.replace(settings, adapters=AdapterSettings(registry=str(tmp_path / "own")))
     else:
-        settings = msgspec.structs.replace(settings, pools=settings.pools[:1])
+        settings = msgspec.structs.replace(settings, pools=[PoolSettings(tier="small", name="own", model="/m")])
     register_adapters(settings, settings.pools)
     assert registry_of(settings).names() == {}
 
@@ -85,14 +86,15 @@ def test_another_installation_gets_none_of_them(settings: Settings, tmp_path: Pa
 def test_a_name_follows_when_other_models_are_served(settings: Settings) -> None:
     """But not to a model of somebody's own that is served beside them."""
     registry = registry_of(settings)
-    medium = next(pool for pool in settings.pools if pool.tier == "medium")
-    version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
+    own = PoolSettings(tier="large", name="own", model="/m")
+    settings = msgspec.structs.replace(settings, pools=[*settings.pools, own])
+    version = registry.add(DEMO / "adapters" / "json", DEMO / "model").version
     registry.point("json", version, model="gone")
-    registry.point("pirate", version, model="roundhouse-demo-18m")
+    registry.point("pirate", version, model="own")
     manifest = registry.manifest(version)
     path = Path(registry.url) / "objects" / version / "manifest.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, bases=("0" * 32,))))
-    register_adapters(settings, [medium])
+    register_adapters(settings, settings.pools[:1])
     names = registry_of(settings).names()
-    assert names["json"].model == "roundhouse-demo-6m"
-    assert names["pirate"].model == "roundhouse-demo-18m"
+    assert names["json"].model == "roundhouse-demo-2m"
+    assert names["pirate"].model == "own"

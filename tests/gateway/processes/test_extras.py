@@ -49,7 +49,7 @@ def gateway_only(bare: dict[str, str], engine: EngineThread, model: Path, tmp_pa
         '"' + _digest("roundhouse-demo") + '" }]\n'
         f'[[pools]]\ntier = "small"\nname = "tiny"\nmodel = "{model}"\nengines = ["{engine.address}"]\n'
     )
-    running = Installation(ROUNDHOUSE_EMBEDDER_ENABLED="true", ROUNDHOUSE_CONFIG=str(file), **bare)
+    running = Installation(tiers=(), ROUNDHOUSE_EMBEDDER_ENABLED="true", ROUNDHOUSE_CONFIG=str(file), **bare)
     try:
         assert "without embeddings: pip install 'roundhouse[embedder]'" in running.wait_ready()
         yield running
@@ -87,7 +87,7 @@ def test_a_gateway_alone_answers_with_engines_elsewhere(gateway_only: Installati
 
 
 def test_engines_that_cannot_be_here_are_named_with_the_remedy(bare: dict[str, str], tmp_path: Path) -> None:
-    for words in (["serve", "--port", "0"], ["engine", "serve", "--model", str(DEMO / "models" / "small")]):
+    for words in (["serve", "--port", "0"], ["engine", "serve", "--model", str(DEMO / "model")]):
         done = command(bare, *words, folder=tmp_path)
         assert done.returncode == 1
         assert "pip install 'roundhouse[engine]'" in done.stderr and "Traceback" not in done.stderr

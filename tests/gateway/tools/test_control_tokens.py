@@ -33,7 +33,7 @@ ENDED = "<|end|>\n{% endfor %}"
 TEMPLATES: dict[str, str] = {
     "zoo": TEMPLATE,
     "tests": _TEMPLATE,
-    "demo": (ROOT / "deploy" / "demo" / "models" / "small" / "chat_template.jinja").read_text("utf-8"),
+    "demo": (ROOT / "deploy" / "demo" / "model" / "chat_template.jinja").read_text("utf-8"),
     **{path.stem: path.read_text("utf-8") for path in (Path(__file__).parent / "templates").glob("*.jinja")},
     # As Qwen3-Coder does with what it does not know of a schema: keys in angle brackets.
     "keys": """{% macro extra(value) %}{% for key in value %}

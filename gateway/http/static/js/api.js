@@ -19,7 +19,7 @@ export class ApiFailure extends Error {
  * @property {string | null} key the key of the embedded default; null: ask the user
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
  * @property {import("./coming.js").ComingTier[]} coming tiers whose models are being fetched
- * @property {boolean} none_fetched whether this repository's models serve because no other could be fetched
+ * @property {boolean} none_fetched whether this repository's model serves because no other could be fetched
  */
 
 /** @returns {Promise<Config>} */

@@ -2,8 +2,8 @@
 
 const PAUSE = 2000;
 const NONE_FETCHED =
-  "No model could be fetched, so the small models of this repository answer. They know little but Roundhouse. " +
-  "When this machine reaches the hub or a package index, start it again.";
+  "No model could be fetched, so the small model of this repository stands in. It knows little but what Roundhouse " +
+  "is. When this machine reaches the hub or a package index, start it again.";
 
 /**
  * @typedef {object} ComingTier
