@@ -21,6 +21,9 @@ constexpr int64_t kDigit = kLine / 4;                       // inputs
 constexpr int64_t kMostChunks = kLine / 16;
 constexpr int64_t kAhead = 8192;  // bytes of weights that are asked for in advance, at least
 
+// By a power of two. GCC 12 keeps the sums of AVX-512 in registers beside shifts, and those of AVX2 beside divisions.
+int64_t divide(int64_t x, int64_t by) { return kHalves == 1 ? x >> __builtin_ctzll(static_cast<uint64_t>(by)) : x / by; }
+
 // x as it is multiplied. In a line that has half of its inputs, digits have their first half.
 template <class Arithmetic>
 struct Operand {
@@ -88,7 +91,7 @@ struct Header {
   const uint8_t *steps, *scales, *offsets, *zeros;
 
   Header(const GroupLayout& layout, const uint8_t* record) : layout(layout), steps(record) {
-    const int64_t of_groups = layout.span() / layout.group * kBlock;
+    const int64_t of_groups = divide(layout.span(), layout.group) * kBlock;
     scales = steps + 2 * kBlock * layout.steps;
     offsets = scales + of_groups * layout.scale_bytes();
     zeros = offsets + (layout.offsets ? of_groups * layout.scale_bytes() : 0);
@@ -131,18 +134,19 @@ void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* 
   const int64_t header_bytes = layout.header_bytes(), record_bytes = layout.record_bytes();
   std::fill(sums, sums + kCount * kBlock, 0.0f);
   for (int64_t line = 0; line < x.lines; ++line) {
-    const uint8_t* const record = block + line / of_record * record_bytes;
-    const uint8_t* const numbers = record + header_bytes + line % of_record * kLineBytes;
+    const int64_t of_block = divide(line, of_record), in_record = line - of_block * of_record;
+    const uint8_t* const record = block + of_block * record_bytes;
+    const uint8_t* const numbers = record + header_bytes + in_record * kLineBytes;
     const Header header(layout, record);
     const char* next = reinterpret_cast<const char*>(numbers) + ahead;
-    if (line % of_record == 0) {
+    if (in_record == 0) {
       for (int64_t i = 0; i < header_bytes; i += 64) _mm_prefetch(next - header_bytes + i, _MM_HINT_T0);
     }
     Vector of_line[kHalves][kCount];
     for (auto& half : of_line) std::fill(half, half + kCount, Vector::zero());
     const bool is_half = x.ends_with_half && line + 1 == x.lines;
     const int64_t chunks = is_half ? 1 : x.chunks, digit = is_half ? kDigit / 2 : kDigit;
-    const int64_t steps = digit / chunks / (2 * Kind::kPairs);  // of a chunk
+    const int64_t steps = divide(digit, chunks) / (2 * Kind::kPairs);  // of a chunk
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
 #pragma GCC unroll 2
       for (int half = 0; half < kHalves; ++half) {
@@ -178,7 +182,8 @@ void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* 
           for (int j = 0; j < kDigits; ++j) {
             const int n = half * kWidth;
             const float* const totals = x.totals + place + j * x.rows;
-            const int64_t group = (line % of_record * kLine + (first + j) * digit + chunk * (kDigit / 2)) / layout.group;
+            const int64_t input = in_record * kLine + (first + j) * digit + chunk * (kDigit / 2);
+            const int64_t group = divide(input, layout.group);
             const Vector scale = header.scale(group, n) * Vector::all(kind.unit);
             Vector folded[kCount];
 #pragma GCC unroll 8
@@ -238,9 +243,11 @@ void multiply(const LinearGroups<T>& p, GroupLayout layout, const Kind& kind) {
     alignas(64) float sums[kRows * kBlock];
     for (int64_t begin = 0; begin < p.rows; begin += cached) {
       const int64_t count = std::min(cached, p.rows - begin), parts = ceil_div(count, kRows);
+      const int64_t pairs = ceil_div(count, 2);  // of rows: compilers do not keep the sums of five in registers
       for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
         for (int64_t part = 0; part < parts; ++part) {
-          const int64_t row = begin + count * part / parts, next = begin + count * (part + 1) / parts;
+          const auto begin_of = [&](int64_t i) { return begin + std::min(count, pairs * i / parts * 2); };
+          const int64_t row = begin_of(part), next = begin_of(part + 1);
           with_constant<kRows>(next - row, [&](auto rows) {
             constexpr int kCount = decltype(rows)::value;
             multiply_block<Kind, kCount>(kind, layout, p.weight + block * block_bytes, x, row, part == 0 ? ahead : 0, sums);
