@@ -102,8 +102,13 @@ class Limits(RuleBasedStateMachine):
         """Time, subject and amounts, since the clock last started anew."""
         self.spent: dict[tuple[str, int, int], int] = {}
         """By subject, day and month of the counters."""
+        self.seen = 0
 
     def agree(self, mine: ScriptReply, granted: bool, now: int, counters: list[Counters]) -> None:
+        if mine.now < self.seen:  # it started anew, after one large step back or small ones that make one
+            self.settled.clear()
+            self.spent.clear()
+        self.seen = mine.now
         assert (mine.granted, mine.now, mine.counters) == (granted, now, counters)
 
     @rule(target=live, wanted=st.one_of(turns, sockets), chosen=parts)
@@ -188,8 +193,6 @@ class Limits(RuleBasedStateMachine):
         self.renew()
         self.script.now -= milliseconds
         self.renew()
-        self.settled.clear()
-        self.spent.clear()
 
     def renew(self) -> None:
         known = self.script.renew(list(self.held))
