@@ -18,7 +18,7 @@ from kernels.ops.moe import PackedExperts, SeparateExperts, moe, pack_experts
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
-from kernels.recording import Recording, can_record, record
+from kernels.recording import Recording, RecordingMemory, can_record, record
 from kernels.reference.kv import LayerCache
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "PackedWeight",
     "Quantization",
     "Recording",
+    "RecordingMemory",
     "SeparateExperts",
     "StoredRows",
     "StoredWeight",

@@ -28,10 +28,10 @@ from kernels import LoraPlan, LoraPlanBuffers, TablePlan
 
 _EAGER = 2
 """Steps of a size that run before one is recorded: many sizes come up only while requests come and go."""
-_MOST_BYTES = 8 * 1024 * 1024
-"""Most bytes of one recording: in larger ones ops outweigh Python, and memory that is used again is faster."""
-_ALL_BYTES = 64 * 1024 * 1024
-"""Most bytes of all recordings; the one unused for longest is dropped first."""
+_MOST_BYTES = 32 * 1024 * 1024
+"""Most bytes that recordings share, mostly of logits: in larger steps ops outweigh Python."""
+_MOST_RECORDINGS = 64
+"""Most recordings; the one unused for longest is dropped first."""
 
 
 class Decoded:
@@ -98,6 +98,7 @@ class RecordedDecodes:
         self._enabled = kernels.can_record(rotary.device) and not model.config.experts
         self._runs: dict[_Kind, int] = {}
         """Number of steps of a kind that have run, until it is recorded."""
+        self._memory = kernels.RecordingMemory(_MOST_BYTES)
         self._recorded: dict[_Kind, _Recorded] = {}
         """Recordings by kind, the one used last at the end."""
         self.replayed = 0
@@ -105,8 +106,8 @@ class RecordedDecodes:
 
     @property
     def most_bytes(self) -> int:
-        """Most memory that recordings can come to take."""
-        return _ALL_BYTES if self._enabled else 0
+        """Most memory that recordings can come to take: what they share, and what older ones keep of it."""
+        return 2 * _MOST_BYTES if self._enabled else 0
 
     def __call__(
         self, rows: Sequence[Row], rotations: Ints | None = None, lora: LoraPlan | None = None
@@ -147,14 +148,14 @@ class RecordedDecodes:
         }
         tokens, rotations, slots = torch.from_numpy(self._buffers.numbers)[:, : kind.rows]
         lora = self._adapted.plan(kind.rows) if kind.adapted and self._adapted is not None else None
-        step = StepInputs(self._rotary, rotations, slots, plans, lora)
-        with kernels.record() as recording:
+        with kernels.record(self._memory) as recording:
+            step = StepInputs(self._rotary, rotations, slots, plans, lora, recording=recording)
             hidden = self._model(tokens, self._cache, step)
             logits = self._model.logits(hidden, step.lora)
         decoded = Decoded(hidden, logits)
-        if recording.whole and recording.nbytes <= _MOST_BYTES:
+        if recording.whole:
             self._recorded[kind] = _Recorded(decoded, recording)
             del self._runs[kind]
-        while sum(each.recording.nbytes for each in self._recorded.values()) > _ALL_BYTES:
+        if len(self._recorded) > _MOST_RECORDINGS:
             del self._recorded[next(iter(self._recorded))]
         return decoded

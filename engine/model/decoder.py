@@ -225,6 +225,8 @@ class Decoder:
         x = None
         last = len(self._layers) - 1
         for index, (layer, layer_cache) in enumerate(zip(self._layers[:layers], cache.layers[:layers], strict=True)):
+            if step.recording is not None:
+                step.recording.next_part()
             x, residual = layer(x, residual, layer_cache, step, step.readout if index == last else None)
         assert x is not None
         if not len(residual):

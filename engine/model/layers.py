@@ -26,6 +26,7 @@ from kernels import (
     PackedExperts,
     PackedWeight,
     Quantization,
+    Recording,
     SeparateExperts,
     TablePlan,
 )
@@ -62,6 +63,8 @@ class StepInputs:
     """LoRA plan of the batch; None: no row has an adapter."""
     readout: ReadoutTokens | None = None
     """Tokens whose hidden states are read; None: all of them."""
+    recording: Recording | None = None
+    """What records the step; None: nothing does."""
 
 
 class FeedForward(Protocol):

@@ -29,6 +29,11 @@ class _Net:
         self._up = kernels.pack_weight(weight(2 * _INNER, _HIDDEN), quantize)
         self._down = kernels.pack_weight(weight(_HIDDEN, _INNER), quantize)
 
+    def layer(self, x: torch.Tensor, *, twice: bool) -> torch.Tensor:
+        for _ in range(2 if twice else 1):
+            x = kernels.rms_norm(self._down(kernels.silu_and_mul(self._up(x))), self._norm, 1e-5)
+        return x
+
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         residual = kernels.embedding(tokens, self._table)
         x = kernels.rms_norm(residual.view(-1, 4, _HIDDEN // 4), self._norm.view(4, -1), 1e-5).view(-1, _HIDDEN)
@@ -60,12 +65,39 @@ def test_a_recording_keeps_its_memory_and_says_how_much() -> None:
     with kernels.record() as recording:
         out = net(inputs)
     expected = out.clone()
-    assert recording.nbytes >= 2 * 3 * (3 * _HIDDEN + 3 * _INNER)
+    assert recording.memory.nbytes >= 2 * 3 * (3 * _HIDDEN + 3 * _INNER)
     kernels.pack_weight(torch.randn(16, 4096).bfloat16())(torch.randn(500, 4096).bfloat16())
     taken = [torch.full((3, size), float("nan"), dtype=torch.bfloat16) for size in (_HIDDEN, _INNER, 2 * _INNER) * 50]
     recording.replay()
     assert torch.equal(out, expected)
     assert all(each.isnan().all() for each in taken)
+
+
+@pytest.mark.usefixtures("isa")
+def test_parts_take_the_memory_of_the_part_before_the_last_one_again() -> None:
+    """So that it does not grow with their number; a part that allocates something else gets memory of its own."""
+    net, inputs = _Net(None), torch.arange(3)
+
+    def run(parts: int, other: int | None, recording: kernels.Recording | None = None) -> torch.Tensor:
+        x = kernels.embedding(inputs, net._table)
+        for part in range(parts):
+            if recording is not None:
+                recording.next_part()
+            x = net.layer(x, twice=part == other)
+        return x
+
+    sizes = []
+    for parts, other in ((2, None), (12, None), (12, 5)):
+        with kernels.record() as recording:
+            out = run(parts, other, recording)
+        sizes.append(recording.memory.nbytes)
+        assert torch.equal(out, run(parts, other))
+        inputs.copy_(torch.arange(3) + parts)
+        expected = run(parts, other)
+        out.fill_(float("nan"))
+        recording.replay()
+        assert torch.equal(out, expected)
+    assert sizes[0] == sizes[1] < sizes[2] < 2 * sizes[0]
 
 
 @pytest.mark.usefixtures("isa")

@@ -136,19 +136,26 @@ def test_a_change_of_the_library_is_noticed(checkpoint: Checkpoint, monkeypatch:
         assert all(each.recording.serves for each in runner._decodes._recorded.values())
 
 
-def test_memory_of_recordings_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_share_memory_that_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     _answers(runner)
-    sizes = {kind.rows: each.recording.nbytes for kind, each in runner._decodes._recorded.items()}
-    assert sorted(sizes) == [1, 2, 3, 4]
-    monkeypatch.setattr(engine.execution.recorded, "_ALL_BYTES", sizes[1] + sizes[2])
-    few = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
-    assert _answers(few) == _answers(runner)
-    assert sorted(kind.rows for kind in few._decodes._recorded) == [1, 2]
-    monkeypatch.setattr(engine.execution.recorded, "_MOST_BYTES", sizes[2] - 1)
+    assert sorted(kind.rows for kind in runner._decodes._recorded) == [1, 2, 3, 4]
+    shared = runner._decodes._memory.nbytes
+    logits = max(each.decoded.logits.nbytes for each in runner._decodes._recorded.values())
+    assert logits < shared < 20 * logits
+    monkeypatch.setattr(engine.execution.recorded, "_MOST_BYTES", shared // 2)
     small = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _answers(small) == _answers(runner)
-    assert sorted(kind.rows for kind in small._decodes._recorded) == [1]
+    recorded = {kind.rows for kind in small._decodes._recorded}
+    assert recorded and 4 not in recorded
+    assert small._decodes._memory.nbytes <= shared // 2
+
+
+def test_the_recording_unused_for_longest_is_dropped(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.execution.recorded, "_MOST_RECORDINGS", 2)
+    few = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
+    assert _answers(few) == _answers(ModelRunner(checkpoint("llama"), blocks=BLOCKS))
+    assert len(few._decodes._recorded) == 2
 
 
 def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
