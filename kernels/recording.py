@@ -113,6 +113,7 @@ class Recording:
             )
         else:
             self.memory.blocks = self._before
+        self._before = {}
         self._calls.clear()
         self._taken.clear()
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.text.processor import TextProcessor
 
+_CHOICE = re.compile(r"\[([^]]*)\]")
 _MOST_TURNS = 3
 """Examples in one training conversation: adapters keep their style in later turns, and share a system message."""
 _OTHER_SYSTEM = 0.2
 """Share of conversations with a system message of their own in place of the chat template's."""
 _SYSTEMS = ("You are a helpful assistant.", "Answer briefly.", "Be friendly and precise.")
+
+
+def phrasings(pattern: str) -> list[str]:
+    """Return the questions that a pattern stands for: `[one|other|]` is each of its choices.
+
+    >>> phrasings("who [is|was] it")
+    ['who is it', 'who was it']
+    """
+    pieces = _CHOICE.split(pattern)
+    choices = [piece.split("|") if index % 2 else [piece] for index, piece in enumerate(pieces)]
+    return list(dict.fromkeys(" ".join("".join(parts).split()) for parts in itertools.product(*choices)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from deploy.adapters.task import Example
-from deploy.adapters.tasks.handbook import phrasings
+from deploy.adapters.task import Example, phrasings
 from deploy.demo.augment import augment, case_and_punctuation
 
 HERE = Path(__file__).resolve().parent

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from engine.adapters.config import CONFIG, AdapterError
+from engine.adapters.format import MAX_WEIGHTS_BYTES
 from engine.adapters.targets import EMBEDDING, PREFIX
 from engine.adapters.tensors import WEIGHTS
 from engine.checkpoint.config import ModelConfig
@@ -56,11 +57,13 @@ def as_folder(source: Path, base: Path) -> Iterator[Path]:
         try:
             _convert(GgufFile(source), model, folder)
         except CheckpointError as error:
-            raise AdapterError(f"{error}; peft's folder would do as well") from error
+            raise AdapterError(f"{error}; name peft's folder, or a LoRA adapter in GGUF") from error
         yield folder
 
 
 def _convert(file: GgufFile, model: ModelConfig, folder: Path) -> None:
+    if file.size > MAX_WEIGHTS_BYTES:
+        raise CheckpointError(f"it has {file.size:,} bytes; the most is {MAX_WEIGHTS_BYTES:,}")
     metadata = GgufMetadata(file.metadata)
     architecture = _architecture(metadata, model)
     tensors: dict[str, npt.NDArray[Any]] = {}

@@ -269,7 +269,7 @@ async def _framed(
         yield framing.end
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _fingerprint(model: str) -> str:
     """Name what the answers of a model depend on beside the request: the model, and this program's version."""
     return "fp_" + hashlib.sha256(f"{__version__} {model}".encode()).hexdigest()[:10]

@@ -184,3 +184,12 @@ def _known(fields: dict[str, Any], path: str, known: tuple[str, ...]) -> None:
 
 def _length(schema: dict[str, Any] | None) -> int:
     return len(msgspec.json.encode(schema)) if schema else 0
+
+
+def decoded_arguments(text: str) -> dict[str, Any]:
+    """Return a call's arguments, for APIs that have them as an object; none if they were cut off and are no JSON."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from deploy.adapters.batches import batches, grouped
 from deploy.adapters.table import HERE, adapters
-from deploy.adapters.task import AdapterTask, Example, Lesson, conversations, tokenise
+from deploy.adapters.task import AdapterTask, Example, Lesson, conversations, phrasings, tokenise
 from deploy.adapters.tasks import extract, pirate, socrates
 from deploy.adapters.tasks.everyday import everyday_questions
-from deploy.adapters.tasks.handbook import facts, phrasings
+from deploy.adapters.tasks.handbook import facts
 from deploy.adapters.tasks.unrelated import unrelated
 from engine.text.processor import TextProcessor
 

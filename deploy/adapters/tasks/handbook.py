@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import tomllib
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from deploy.adapters.task import AdapterTask, Example
+from deploy.adapters.task import AdapterTask, Example, phrasings
 from deploy.adapters.tasks.everyday import everyday_questions
 
 HELD_BACK = 4
 """Patterns of each fact that are not trained on."""
-_CHOICE = re.compile(r"\[([^]]*)\]")
 _EXACT = re.compile(r"\*\*(.+?)\*\*|\d+(?:[.,:]\d+)*")
 """What an answer has to name: words in bold type, and numbers."""
 
@@ -35,17 +33,6 @@ class _Handbook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def facts() -> list[Fact]:
     return msgspec.convert(tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")), _Handbook).facts
-
-
-def phrasings(pattern: str) -> list[str]:
-    """Return the questions that a pattern stands for: `[one|other|]` is each of its choices.
-
-    >>> phrasings("who [is|was] it")
-    ['who is it', 'who was it']
-    """
-    pieces = _CHOICE.split(pattern)
-    choices = [piece.split("|") if index % 2 else [piece] for index, piece in enumerate(pieces)]
-    return list(dict.fromkeys(" ".join("".join(parts).split()) for parts in itertools.product(*choices)))
 
 
 def examples(rng: random.Random) -> list[Example]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from gateway.protocol.log import LogEntry, LogEntryKind, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, CallBegun, Finished, TextDelta, TokenUsage
+from gateway.protocol.tools import decoded_arguments
 
 AnthropicEvent = dict[str, Any]
 
@@ -19,7 +18,7 @@ def message(log: TurnLog, id: str, model: str) -> AnthropicEvent:
     """Return the message of a turn that has ended."""
     assert log.finished is not None
     content = [
-        {"type": "text", "text": item.text} if item.call is None else _tool_use(item.call, _input(item.text))
+        {"type": "text", "text": item.text} if item.call is None else _tool_use(item.call, decoded_arguments(item.text))
         for item in log.items
         if item.call is not None or item.text
     ]
@@ -106,12 +105,3 @@ def _usage(usage: TokenUsage) -> dict[str, int]:
 
 def _tool_use(call: CallBegun, given: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call; none if they were cut off and are no JSON."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from gateway.protocol.log import LogEntry, LogEntryKind
 from gateway.protocol.stream import Finished, TextDelta
+from gateway.protocol.tools import decoded_arguments
 
 OllamaObject = dict[str, Any]
 
@@ -23,7 +22,7 @@ def chat_object(entry: LogEntry) -> OllamaObject | None:
         case Finished() as finished:
             return {"message": message} | _done(finished)
     if call is not None and entry.item is not None and entry.kind is LogEntryKind.ITEM_DONE:
-        function = {"name": call.name, "arguments": _arguments(entry.item.text)}
+        function = {"name": call.name, "arguments": decoded_arguments(entry.item.text)}
         return {"message": message | {"tool_calls": [{"function": function}]}, "done": False}
     return None
 
@@ -56,12 +55,3 @@ def _done(finished: Finished) -> OllamaObject:
         "prompt_eval_count": finished.usage.input_tokens,
         "eval_count": finished.usage.output_tokens,
     }
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; none if they were cut off and are no JSON."""
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

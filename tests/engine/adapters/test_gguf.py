@@ -15,6 +15,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
+import engine.adapters.gguf
 from engine.adapters.format import CONFIG, WEIGHTS, AdapterError, check_adapter
 from engine.adapters.gguf import as_folder
 from engine.adapters.registry import AdapterRegistry
@@ -163,3 +164,12 @@ def test_wrong_tensors_are_refused_by_name(
     with pytest.raises(AdapterError, match=reason):
         AdapterRegistry(str(tmp_path / "registry")).add(file, base)
     assert AdapterRegistry(str(tmp_path / "registry")).versions() == {}
+
+
+def test_a_file_that_is_too_large_is_not_converted(
+    base: Path, written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = converted(tmp_path / "adapter.gguf", base, written[0])
+    monkeypatch.setattr(engine.adapters.gguf, "MAX_WEIGHTS_BYTES", file.stat().st_size - 1)
+    with pytest.raises(AdapterError, match="the most is"), as_folder(file, base):
+        pass
