@@ -68,7 +68,8 @@ class AnswerReader:
         tools = request.tools
         self._parser: CallParser | None = None
         if tools is not None and tools.active:
-            self._parser = format.parser(tool.name for tool in tools.callable)
+            names = (tool.name for tool in tools.callable)
+            self._parser = format.parser(names, bare=request.format is None)
         self._new_id = new_id
         self._tokens: tuple[int, ...] = ()
         """Tokens that were read, but not yet given out with an event."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -19,8 +19,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     """The way in which one family of models writes calls."""
 
     name: FormatName
-    parser: Callable[[Iterable[str]], CallParser]
-    """Function that makes the parser of one answer, from the names of the functions."""
+    parser: type[CallParser]
     grammar: Callable[[Calls, Marker], str]
     markers: tuple[str, ...] = ()
     """Texts that surround calls; a tokenizer may have tokens of its own for them, which then have to be shown."""

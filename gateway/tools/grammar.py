@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+
+from gateway.tools.parser import CALL_KEYS
 
 ANYTHING: Mapping[str, Any] = {"type": "object"}
 
@@ -54,14 +57,21 @@ Marker = Callable[[str], str]
 
 
 def hermes(calls: Calls, marker: Marker) -> str:
-    """`<tool_call>`, a JSON object, `</tool_call>`; one call a line."""
+    """`<tool_call>`, a JSON object, `</tool_call>`; one call a line.
+
+    Where text is free, an answer may also begin with the object, bare or in a block of code.
+    """
     rules = [
         f"call: {marker('<tool_call>')} body",
         f'body: "\\n" ({_choice(calls)}) "\\n" {marker("</tool_call>")}',
         *_objects(calls, "arguments"),
     ]
     more = _repeated(calls, '"\\n" call')
-    return _answer(calls, f"call{more}", rules, trigger=marker("<tool_call>"), triggered=f"body{more}")
+    opened = ""
+    if not calls.required and calls.text is None:
+        opened = f"opened{_repeated(calls, 'opened')}"
+        rules += _opened(calls)
+    return _answer(calls, f"call{more}", rules, trigger=marker("<tool_call>"), triggered=f"body{more}", opened=opened)
 
 
 def llama(calls: Calls, marker: Marker) -> str:
@@ -110,9 +120,17 @@ def _answer(
     *,
     trigger: str | None = None,
     triggered: str = "",
+    opened: str = "",
     text: str = "",
 ) -> str:
-    """The whole grammar. `trigger`: what ends free text and begins a call; `text`: free text where nothing does."""
+    """The whole grammar.
+
+    Args:
+        trigger: what ends free text and begins a call; `triggered`: what follows it.
+        opened: calls without a trigger, which only the beginning of an answer can be; the rules have `OPENING`, what
+            free text does not begin with for their sake.
+        text: free text where there is no trigger.
+    """
     if calls.required:
         start = [f"start: {required}"]
     elif calls.text is not None:
@@ -123,6 +141,9 @@ def _answer(
         # A lazy lexeme ends with the first marker in it; a token is no part of any text.
         lazy = "[lazy]" if trigger.startswith('"') else ""
         start = [f"start: TEXT | head {triggered}", f"head{lazy}: TEXT {trigger}", r"TEXT: /(.|\n)*/"]
+        if opened:
+            start[0] += f" | {opened}"
+            start[-1] += " & ~OPENING"
     return "\n".join(["%llguidance {}", *start, *rules, ""])
 
 
@@ -143,6 +164,23 @@ def _objects(calls: Calls, arguments: str) -> list[str]:
     for index, function in enumerate(calls.functions):
         head = f'{{"name": {json.dumps(function.name)}, "{arguments}": '
         rules += [f'f{index}: {_quoted(head)} a{index} "}}"', f"a{index}: {_json(function.schema)}"]
+    return rules
+
+
+def _opened(calls: Calls) -> list[str]:
+    """Rules for a call at the beginning of an answer. As whoever reads the answer takes any order of keys, text must
+    not begin like a call whose first key is another one or is written with escapes.
+    """
+    begin = r"\s*(```(json)?\s*)?\{\s*"
+    keys = "|".join(CALL_KEYS)
+    rules = [
+        rf'OPENING: /{begin}"([^"\\]*\\|({keys})")(.|\n)*/',
+        f"opened: {' | '.join(f'o{index}' for index in range(len(calls.functions)))}",
+        r"CLOSED: /\}\n?(```)?\n?/",
+    ]
+    for index, function in enumerate(calls.functions):
+        head = rf'{begin}"name":\s*{re.escape(json.dumps(function.name))},\s*"arguments":\s*'
+        rules += [f"OPENED{index}: /{head}/", f"o{index}: OPENED{index} a{index} CLOSED"]
     return rules
 
 

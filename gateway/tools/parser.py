@@ -57,9 +57,13 @@ Parsed = Text | CallStart | CallArguments | CallEnd
 class CallParser(abc.ABC):
     """Parses one answer. Make one per answer: `push` its text, then `finish`."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        """Args: names: functions that may be called."""
+    def __init__(self, names: Iterable[str], *, bare: bool = True) -> None:
+        """Args:
+        names: functions that may be called.
+        bare: whether an answer may begin with a call that no marker tells from text or from JSON.
+        """
         self._names = frozenset(names)
+        self._bare = bare
         self._buffer = ""
         self._at = 0
         """Position before which text has been read."""
@@ -219,7 +223,7 @@ class CallParser(abc.ABC):
             yield from self._space()
             key = _string((yield from self._string()))
             yield from self._space()
-            if key not in _KEYS or not (yield from self._accept(":")):
+            if key not in CALL_KEYS or not (yield from self._accept(":")):
                 return False
             yield from self._space()
             if key == "name":
@@ -309,7 +313,7 @@ class JsonValue:
         self.done = not self._quoted and self._depth <= 0
 
 
-_KEYS = ("name", "arguments", "parameters", "type", "id")
+CALL_KEYS = ("name", "arguments", "parameters", "type", "id")
 """Keys of a call's object; an object with any other key is data of another kind."""
 _ARGUMENTS = ("arguments", "parameters")
 

@@ -17,11 +17,18 @@ MAX_LITERAL = 65_536
 
 
 class HermesParser(CallParser):
-    """`{"name": ..., "arguments": {...}}` between `<tool_call>` and `</tool_call>`: Hermes, Qwen 2.5 and 3, others."""
+    """`{"name": ..., "arguments": {...}}` between `<tool_call>` and `</tool_call>`: Hermes, Qwen 2.5 and 3, others.
+
+    The object may also stand at the start of the answer, alone or in a block of code: so Qwen 2.5 Coder writes it,
+    whatever its template says.
+    """
 
     begin, end = "<tool_call>", "</tool_call>"
+    fence, language = "```", "json"
 
     def _parse(self) -> Reading[None]:
+        if self._bare:
+            yield from self._opening()
         while (yield from self._prose(self.begin)):
             yield from self._space()
             if (yield from self._call_object()):
@@ -29,6 +36,24 @@ class HermesParser(CallParser):
                 yield from self._accept(self.end)
             else:
                 self._no_call()
+
+    def _opening(self) -> Reading[None]:
+        """Read calls, and nothing of what is none."""
+        fenced = False
+        while True:
+            self._mark = self._at
+            yield from self._space()
+            if (yield from self._accept(self.fence)):
+                fenced = not fenced
+                if not fenced:
+                    continue
+                yield from self._accept(self.language)
+                yield from self._space()
+            if not (yield from self._call_object()):
+                break
+        self._end_call()
+        if self._mark is not None:
+            self._at, self._mark = self._mark, None
 
 
 class LlamaParser(CallParser):
@@ -40,9 +65,12 @@ class LlamaParser(CallParser):
     tag = "<|python_tag|>"
 
     def _parse(self) -> Reading[None]:
-        self._mark = 0
-        yield from self._space()
-        yield from self._accept(self.tag)
+        if self._bare:
+            self._mark = 0
+            yield from self._space()
+            yield from self._accept(self.tag)
+        elif not (yield from self._prose(self.tag)):
+            return
         while True:
             yield from self._space()
             if (yield from self._call_object()):

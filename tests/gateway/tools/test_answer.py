@@ -132,6 +132,15 @@ def test_an_answer_becomes_events() -> None:
     ]
 
 
+def test_an_answer_in_json_is_no_call() -> None:
+    """Where a format was asked for, only a marker tells a call from the answer; else an object of a call is one."""
+    call = '{"name": "f", "arguments": {}}'
+    reader = AnswerReader(request(tools=[TOOL]), HERMES, lambda: "call_1")
+    assert read(reader, call)[0] == CallBegun("call_1", "f")
+    reader = AnswerReader(request(tools=[TOOL], text={"format": {"type": "json_object"}}), HERMES, lambda: "never")
+    assert read(reader, call) == [TextDelta(call, (0,))]
+
+
 def test_without_tools_nothing_is_read_into_an_answer() -> None:
     """What looks like a call is text, with its tokens and in its pieces."""
     reader = AnswerReader(request(), HERMES, lambda: "never")

@@ -187,6 +187,38 @@ def test_a_call_that_has_begun_in_text_cannot_be_broken(format: ToolFormat) -> N
     assert step.try_consume_tokens(wrong) < len(wrong)
 
 
+@pytest.mark.parametrize("begin", ["{", "```json\n{", " ```\n{ "])
+def test_an_answer_that_begins_with_an_object_is_a_valid_call_or_no_call(begin: str) -> None:
+    """What the format's reader takes for a call is held to the schema; other objects are free."""
+    format = FORMATS[0]
+    step = matcher(grammar(format, False, required=False), special=False)
+    assert format.name == "hermes"
+
+    def written(text: str) -> bool:
+        tokens = tokenizer(False).encode(begin + text, add_special_tokens=False).ids
+        step.reset()
+        return bool(step.try_consume_tokens(tokens) == len(tokens)) and step.is_accepting()
+
+    for call in (
+        '"name": "ping", "arguments": {}}',
+        '\n "name": "ping",\n "arguments": {}}\n```',
+        '"name": "ping", "arguments": {}}\n{"name": "get_weather", "arguments": {"city": "Berlin"}}',
+    ):
+        assert written(call)
+        assert valid_calls(parsed(format, begin + call))
+    for text in ('"city": "Berlin"}', '"names": []} is it', '"na', "}"):
+        assert written(text)
+        assert parsed(format, begin + text) == [Text(begin + text)]
+    for broken in (
+        '"name": "pong"',
+        '"name": 1',
+        '"name": "ping", "arguments": {"a"',
+        '"arguments": {}, "name": "ping"}',
+        '"n\\u0061me": "ping"}',
+    ):
+        assert not written(broken)
+
+
 def test_a_function_without_strictness_takes_any_object() -> None:
     """As in `auto`: only the name and the braces are certain."""
     format = FORMATS[0]

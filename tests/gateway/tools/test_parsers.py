@@ -75,6 +75,24 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
         ),
         (HermesParser, '<tool_call>{"question": 1}', [Text('<tool_call>{"question": 1}')]),
         (HermesParser, '<tool_call><tool_call>{"name": "f"}', [Text("<tool_call>"), *called("f", "{}")]),
+        # Without markers, where the answer begins.
+        (HermesParser, '```json\n{\n  "name": "f",\n  "arguments": {"a": 1}\n}\n```', called("f", '{"a": 1}')),
+        (HermesParser, '{"name": "f", "arguments": {"a": 1}}\n', called("f", '{"a": 1}')),
+        (
+            HermesParser,
+            ' ```\n{"name": "f"}\n{"name": "f"}\n```\n```json\n{"name": "get_weather"}\n```\nDone.',
+            [*called("f", "{}"), *called("f", "{}"), *called("get_weather", "{}"), Text("Done.")],
+        ),
+        (
+            HermesParser,
+            '{"name": "f"}<tool_call>{"name": "f"}</tool_call>',
+            [*called("f", "{}"), *called("f", "{}")],
+        ),
+        (HermesParser, '```json\n{"name": "f", "arguments": {"a": t', called("f", '{"a": t', complete=False)),
+        (HermesParser, '```json\n{"name": "g"}\n```', [Text('```json\n{"name": "g"}\n```')]),
+        (HermesParser, '```json\n{"name": "f", "age": 1}\n```', [CallStart("f"), CallEnd(False), Text(": 1}\n```")]),
+        (HermesParser, 'So:\n```json\n{"name": "f"}\n```', [Text('So:\n```json\n{"name": "f"}\n```')]),
+        (HermesParser, "```python\nf()\n```", [Text("```python\nf()\n```")]),
         (LlamaParser, '{"name": "f", "parameters": {"a": 1}}', called("f", '{"a": 1}')),
         (LlamaParser, ' {"type": "function", "name": "f", "parameters": {}}', called("f", "{}")),
         (LlamaParser, '<|python_tag|>{"name": "f", "parameters": {}}', called("f", "{}")),
@@ -131,7 +149,19 @@ def test_what_models_write(parser: type[CallParser], text: str, parts: list[Pars
     assert parse(parser, *text) == parts
 
 
+def test_an_answer_by_a_schema_is_no_call_without_a_marker() -> None:
+    """Though it may look like one."""
+    document = '{"name": "f"}'
+    for parser, marker in ((HermesParser, HermesParser.begin), (LlamaParser, LlamaParser.tag)):
+        reader = parser(NAMES, bare=False)
+        assert joined([*reader.push(document), *reader.finish()]) == [Text(document)]
+        reader = parser(NAMES, bare=False)
+        assert joined([*reader.push(marker + document), *reader.finish()]) == called("f", "{}")
+
+
 FRAGMENTS = [
+    "```json\n",
+    "\n```",
     "<tool_call>",
     "</tool_call>",
     "<|python_tag|>",
