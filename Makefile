@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
+.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -41,6 +41,10 @@ walls: ## which room may import which (docs/architecture.md)
 
 browser: ## a Chromium for the page tests: installs Debian's package where it may
 	@deploy/chromium.sh
+
+test-clients: ## install all clients of tests/clients, run them, write docs/clients.md (minutes)
+	@deploy/environment.sh dev
+	@$(BIN)/python -m tests.clients --write $(CLIENTS_ARGS)
 
 test-deep: ## everything `make test` leaves out, and all random searches with a fresh seed (an hour)
 	@deploy/environment.sh dev

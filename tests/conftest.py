@@ -38,6 +38,7 @@ TOGETHER = {
     "a whole installation": (
         "tests/e2e/test_page.py",
         "tests/e2e/test_serve.py",
+        "tests/e2e/test_clients.py",
         "tests/e2e/test_adapters.py",
         "tests/e2e/test_conversation.py",
         "tests/e2e/test_documented_examples.py",

@@ -32,7 +32,7 @@ class Installation:
 
     Args:
         tiers: tiers to start, each of which takes a core for seconds, and all of which have this repository's model;
-            none: what is served is up to `environment`.
+            none: what is served is up to `tables` or `environment`.
         tables: more of its configuration.
     """
 
@@ -43,7 +43,7 @@ class Installation:
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
         self.port = port or _free_port()
         self.log = self.folder / "log"
-        if tiers:
+        if tiers or tables:
             environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
             Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers) + tables)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
@@ -151,7 +151,7 @@ def _configuration(tiers: Sequence[str]) -> str:
     [pool] = demo.pools
     lines = [f'[[tenants]]\nname = "{tenant.name}"\nkeys = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]']
     lines += [f'[[pools]]\ntier = "{tier}"\nname = "{NAMES[tier]}"\nmodel = "{pool.model}"' for tier in tiers]
-    if tiers[-1] == "large":
+    if "large" in tiers:
         lines += ['speculate = "auto"', f'draft_model = "{pool.model}"']
     return "\n".join(lines)
 
