@@ -1,15 +1,19 @@
-"""`POST /v1/embeddings`, OpenAI's: texts in, vectors out. The embedder's process computes them."""
+"""`POST /v1/embeddings`, OpenAI's: texts in, vectors out. The embedder's process computes them.
+
+`respond` answers in the format of other APIs too, see `gateway.http.ollama`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,20 +39,36 @@ _OFF_LOOP = 16
 """Number of vectors from which a thread writes the body, so that the event loop goes on."""
 
 T = TypeVar("T")
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingFormat(Struct, frozen=True):
+    """The format of one endpoint."""
+
+    body: type[Struct]
+    """The body's parameters."""
+    parse: Callable[[Mapping[str, Any]], EmbeddingRequest]
+    answer: Callable[[EmbeddingRequest, Vectors, int], dict[str, Any]]
+    """Makes the body of a response of the request, its vectors, one a row, and the number of their texts' tokens."""
 
 
 async def create(request: Request) -> Response:
-    """`POST /v1/embeddings`. Computes no more once its client has gone."""
+    """`POST /v1/embeddings`."""
+    return await respond(request, EmbeddingFormat(EmbeddingCreate, parse_embedding_create, _embedding_list))
+
+
+async def respond(request: Request, format: EmbeddingFormat) -> Response:
+    """Answer a request in the format of its endpoint. Computes no more once its client has gone."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    asked = parse_embedding_create(await read_parameters(request, principal, EmbeddingCreate))
-    return await while_connected(request.receive, _answer(gateway, principal, asked))
+    asked = format.parse(await read_parameters(request, principal, format.body))
+    return await while_connected(request.receive, _answer(gateway, principal, asked, format))
 
 
 routes: list[BaseRoute] = [Route("/v1/embeddings", create, methods=["POST"])]
 
 
-async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest) -> Response:
+async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest, format: EmbeddingFormat) -> Response:
     client, hello = _embedder(gateway, principal, asked.model)
     dimensions = _dimensions(gateway, hello, asked.dimensions)
     tenant = gateway.view.tenant(principal.tenant)
@@ -57,7 +77,7 @@ async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingReques
     id = new_response_id(gateway.presence.id)
     reservation = await gateway.limiter.reserve(principal.tenant, id, Amounts(requests=1, turns=1), subjects)
     try:
-        tokens = await _tokens(client, hello, asked.texts)
+        tokens = await _tokens(client, hello, asked)
         spend = 0 if price is None else cost(price, sum(tokens), 0, 0)
         wanted = Amounts(requests=1, turns=1, input_tokens=sum(tokens), spend=spend)
         await gateway.limiter.extend(reservation, wanted, subjects)
@@ -84,11 +104,11 @@ async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingReques
         )
 
     gateway.ledger.open(id, lambda: entry("lost") if done else None)
-    vectors: list[NDArray[np.float32]] = []
+    vectors: list[Vectors] = []
     try:
         for start in range(0, len(asked.texts), MAX_TEXTS):
             batch = asked.texts[start : start + MAX_TEXTS]
-            embedded = await _asked(client.embed(batch, seconds=_SECONDS, urgent=False), start)
+            embedded = await _asked(client.embed(batch, seconds=_SECONDS, urgent=False), asked, start)
             vectors.append(embedded.vectors)
             done += len(batch)
         outcome = "completed"
@@ -103,7 +123,7 @@ async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingReques
     headers = limit_headers(limits)
     if price is not None:
         headers["x-roundhouse-cost-microdollars"] = str(charged.spend)
-    render = partial(_rendered, vectors, sum(tokens), hello.model, asked.base64, dimensions, headers)
+    render = partial(_rendered, format, asked, vectors, dimensions, sum(tokens), headers)
     return await asyncio.to_thread(render) if len(tokens) >= _OFF_LOOP else render()
 
 
@@ -139,33 +159,34 @@ def _dimensions(gateway: Gateway, hello: EmbedderInfo, asked: int | None) -> int
     return asked or hello.dimensions
 
 
-async def _tokens(client: EmbedderClient, hello: EmbedderInfo, texts: Sequence[str]) -> list[int]:
+async def _tokens(client: EmbedderClient, hello: EmbedderInfo, asked: EmbeddingRequest) -> list[int]:
     """Count the tokens of each text. Raises ContextLengthExceeded: a text is too long."""
     tokens: list[int] = []
+    texts = asked.texts
     for start in range(0, len(texts), MAX_TEXTS):
         batch = texts[start : start + MAX_TEXTS]
         for index, text in enumerate(batch, start):
             if len(text) > MAX_CHARACTERS:
-                raise _too_long(index, f"has {len(text)} characters; at most {MAX_CHARACTERS}")
-        tokens += await _asked(client.count(batch, seconds=_SECONDS), start)
+                raise _too_long(asked, index, f"has {len(text)} characters; at most {MAX_CHARACTERS}")
+        tokens += await _asked(client.count(batch, seconds=_SECONDS), asked, start)
     for index, length in enumerate(tokens):
         if length > hello.max_tokens:
-            raise _too_long(index, f"has {length} tokens; {hello.model} reads {hello.max_tokens}")
+            raise _too_long(asked, index, f"has {length} tokens; {hello.model} reads {hello.max_tokens}")
     return tokens
 
 
-def _too_long(index: int, reason: str) -> ContextLengthExceeded:
-    return ContextLengthExceeded(f"input: text {index} {reason}. Split it", param="input")
+def _too_long(asked: EmbeddingRequest, index: int, reason: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(f"{asked.field}: text {index} {reason}. Split it", param=asked.field)
 
 
-async def _asked(answer: Awaitable[T], start: int) -> T:
+async def _asked(answer: Awaitable[T], asked: EmbeddingRequest, start: int) -> T:
     """Await an answer of the embedder; turn a refusal into an error for the client."""
     try:
         return await answer
     except EmbedRefused as refused:
         match refused.reason:
             case "too_long":
-                raise _too_long(start + refused.index, "is too long") from None
+                raise _too_long(asked, start + refused.index, "is too long") from None
             case "failed":
                 raise ApiError("the embedding model failed on this request") from None
             case _:
@@ -176,19 +197,23 @@ async def _asked(answer: Awaitable[T], start: int) -> T:
 
 
 def _rendered(
-    batches: Sequence[NDArray[np.float32]],
-    tokens: int,
-    model: str,
-    encoded: bool,
+    format: EmbeddingFormat,
+    asked: EmbeddingRequest,
+    batches: Sequence[Vectors],
     dimensions: int,
+    tokens: int,
     headers: dict[str, str],
 ) -> Response:
+    """Return a response with the beginning of each vector, which has length 1 again."""
     vectors = np.concatenate(batches)
     if dimensions < vectors.shape[1]:
         vectors = vectors[:, :dimensions]
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    vectors = vectors.astype("<f4")
-    shown: list[Any] = [base64.b64encode(vector).decode() for vector in vectors] if encoded else vectors.tolist()
+    return JsonResponse(format.answer(asked, vectors.astype("<f4"), tokens), headers=headers)
+
+
+def _embedding_list(asked: EmbeddingRequest, vectors: Vectors, tokens: int) -> dict[str, Any]:
+    shown = [base64.b64encode(vector).decode() for vector in vectors] if asked.base64 else vectors.tolist()
     data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(shown)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return JsonResponse({"object": "list", "data": data, "model": model, "usage": usage}, headers=headers)
+    return {"object": "list", "data": data, "model": asked.model, "usage": usage}

@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat`, `/api/generate`, `/api/tags`, `/api/show` and `/api/version`, for clients made for it."""
+"""Ollama's API below `/api/`: chats, prompts, embeddings, the list of models and the version."""
 
 from __future__ import annotations
 
@@ -15,14 +15,25 @@ from starlette.routing import BaseRoute, Route
 
 from gateway import __version__
 from gateway.errors import ApiError, ModelNotFound, missing_parameter
+from gateway.http import embeddings
 from gateway.http.choices import Choices, Framing, respond
 from gateway.http.exchange import JsonLines, JsonResponse, api_error, read_object
 from gateway.http.models import model_list
 from gateway.protocol.caching import Caching
 from gateway.protocol.choices import ChoicesRequest
+from gateway.protocol.embedding_create import EmbeddingRequest
 from gateway.protocol.log import LogEntry
 from gateway.protocol.ollama.answers import OllamaObject, chat_object, generate_object, whole
-from gateway.protocol.ollama.requests import OllamaChat, OllamaGenerate, parse_ollama_chat, parse_ollama_generate
+from gateway.protocol.ollama.requests import (
+    OllamaChat,
+    OllamaEmbed,
+    OllamaEmbeddings,
+    OllamaGenerate,
+    parse_ollama_chat,
+    parse_ollama_embed,
+    parse_ollama_embeddings,
+    parse_ollama_generate,
+)
 from gateway.protocol.stream import Finished
 from gateway.services import gateway_of
 
@@ -78,6 +89,27 @@ async def generate(request: Request) -> Response:
     return await respond(request, Ollama(OllamaGenerate, "prompt", parse_ollama_generate, generate_object))
 
 
+async def embed(request: Request) -> Response:
+    """`POST /api/embed`: vectors of one or more texts."""
+    began = monotonic_ns()
+
+    def answer(asked: EmbeddingRequest, vectors: embeddings.Vectors, tokens: int) -> dict[str, Any]:
+        times = {"total_duration": monotonic_ns() - began, "load_duration": 0}
+        return {"model": asked.model, "embeddings": vectors.tolist(), **times, "prompt_eval_count": tokens}
+
+    return await embeddings.respond(request, embeddings.EmbeddingFormat(OllamaEmbed, parse_ollama_embed, answer))
+
+
+async def embed_one(request: Request) -> Response:
+    """`POST /api/embeddings`: the vector of one text."""
+
+    def answer(asked: EmbeddingRequest, vectors: embeddings.Vectors, tokens: int) -> dict[str, Any]:
+        return {"embedding": vectors[0].tolist()}
+
+    format = embeddings.EmbeddingFormat(OllamaEmbeddings, parse_ollama_embeddings, answer)
+    return await embeddings.respond(request, format)
+
+
 async def tags(request: Request) -> Response:
     """`GET /api/tags`: the names that `/v1/models` lists."""
     gateway = gateway_of(request)
@@ -115,6 +147,8 @@ async def on_error(request: Request, error: Exception) -> Response:
 routes: list[BaseRoute] = [
     Route("/api/chat", chat, methods=["POST"]),
     Route("/api/generate", generate, methods=["POST"]),
+    Route("/api/embed", embed, methods=["POST"]),
+    Route("/api/embeddings", embed_one, methods=["POST"]),
     Route("/api/show", show, methods=["POST"]),
     Route("/api/tags", tags, methods=["GET"]),
     Route("/api/version", version, methods=["GET"]),

@@ -19,8 +19,11 @@ class EmbeddingRequest(Struct, frozen=True):
 
     texts: list[str]
     model: str
-    base64: bool
-    dimensions: int | None
+    dimensions: int | None = None
+    base64: bool = False
+    """Whether vectors are sent as base64."""
+    field: str = "input"
+    """Name of the body's field that holds the texts."""
 
 
 class EmbeddingCreate(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -43,10 +46,15 @@ def parse_embedding_create(body: Mapping[str, Any]) -> EmbeddingRequest:
     """
     create = converted(body, EmbeddingCreate)
     base64 = create.encoding_format == "base64"
-    return EmbeddingRequest(_texts(create.input), create.model, base64, create.dimensions)
+    return EmbeddingRequest(checked_texts(create.input), create.model, create.dimensions, base64)
 
 
-def _texts(input: Any) -> list[str]:
+def checked_texts(input: Any) -> list[str]:
+    """Return the texts of an `input`: one, or a list of them.
+
+    Raises:
+        InvalidRequest: it holds something else, nothing, or too many.
+    """
     texts: list[Any] = input if isinstance(input, list) else [input]
     if not texts:
         raise _invalid("expected a text or a list of texts that is not empty")

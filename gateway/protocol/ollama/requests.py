@@ -1,4 +1,5 @@
-"""The bodies of Ollama's `POST /api/chat` and `/api/generate`: what is served, what is refused by name."""
+"""The bodies of Ollama's `POST /api/chat`, `/api/generate`, `/api/embed` and `/api/embeddings`: what is served, what is
+refused by name."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from engine.wire import Grammar
 from gateway.errors import invalid_value, unsupported_parameter
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, request_choices
+from gateway.protocol.embedding_create import EmbeddingRequest, checked_texts
 from gateway.protocol.output_format import OutputFormat, checked_name, checked_schema, checked_type
 from gateway.protocol.requests import (
     Message,
@@ -24,6 +26,8 @@ from gateway.protocol.requests import (
 from gateway.protocol.tools import parse_tools
 
 _ROLES = ("system", "user", "assistant", "tool")
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "context": ([],),
@@ -68,9 +72,9 @@ class OllamaOptions(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaFields(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both bodies share."""
+    """What the bodies of chats and prompts share."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    model: ModelName
     stream: bool | None = None
     """Ollama streams unless this is false."""
     format: Any = None
@@ -101,6 +105,48 @@ class OllamaGenerate(OllamaFields, kw_only=True, forbid_unknown_fields=True):
     prompt: Annotated[str, Meta(min_length=1)]
     system: str | None = None
     raw: bool | None = None
+
+
+class OllamaEmbed(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of `/api/embed`."""
+
+    model: ModelName
+    input: Any
+    dimensions: Annotated[int, Meta(ge=1, le=65_536)] | None = None
+
+    # Accepted: a text that is too long is refused in any case, and the rest cannot change vectors.
+    keep_alive: Any = None
+    options: dict[str, Any] | None = None
+    truncate: bool | None = None
+
+
+class OllamaEmbeddings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of `/api/embeddings`, the older endpoint for one text."""
+
+    model: ModelName
+    prompt: Annotated[str, Meta(min_length=1)]
+    keep_alive: Any = None
+    options: dict[str, Any] | None = None
+
+
+def parse_ollama_embed(body: Mapping[str, Any]) -> EmbeddingRequest:
+    """Return what a body of `/api/embed` asks for.
+
+    Raises:
+        InvalidRequest: as of `parse_ollama_chat`.
+    """
+    asked = converted(body, OllamaEmbed)
+    return EmbeddingRequest(checked_texts(asked.input), asked.model, asked.dimensions)
+
+
+def parse_ollama_embeddings(body: Mapping[str, Any]) -> EmbeddingRequest:
+    """Return what a body of `/api/embeddings` asks for.
+
+    Raises:
+        InvalidRequest: as of `parse_ollama_chat`.
+    """
+    asked = converted(body, OllamaEmbeddings)
+    return EmbeddingRequest([asked.prompt], asked.model, field="prompt")
 
 
 def parse_ollama_chat(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, driven by the real `openai` client in front of the real embedder."""
+"""`/v1/embeddings`, and Ollama's endpoints of the same, driven by the real clients in front of the real embedder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import ollama
 import openai
 import pytest
 
 from gateway.billing.report import ReportQuery, turns
 from gateway.config.settings import EmbedderSettings, PriceSettings
 from tests.embedder import EmbedderProcess
-from tests.gateway.conftest import Serve, Served, eventually
+from tests.gateway.conftest import KEY, Serve, Served, eventually
 from tests.gateway.http.test_refusals import post, refused
 
 pytestmark = pytest.mark.anyio
@@ -199,4 +200,51 @@ async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, light
         await asyncio.to_thread(light_embedder.start)
         await eventually(client.ready.is_set)
         assert (await post(served, "embeddings", {"model": MODEL, "input": "x"})).status_code == 200
+        await served.settle()
+
+
+def ollama_client(served: Served) -> ollama.AsyncClient:
+    return ollama.AsyncClient(served.url, headers={"authorization": f"Bearer {KEY}"})
+
+
+async def test_ollamas_vectors_are_the_same(serve: Serve, embedder: EmbedderProcess) -> None:
+    """Of many texts, of one, cut, and at the older endpoint; options of models have no effect on them."""
+    async with embedding(serve, embedder, [64]) as served, ollama_client(served) as client:
+        expected = await served.client.embeddings.create(model=MODEL, input=TEXTS)
+        many = await client.embed(MODEL, TEXTS, truncate=True, keep_alive="5m", options={"num_ctx": 512})
+        one = await client.embed(MODEL, TEXTS[0], dimensions=64)
+        older = await client.embeddings(MODEL, TEXTS[0])
+        cut = await served.client.embeddings.create(model=MODEL, input=TEXTS[0], dimensions=64)
+        await served.settle()
+    wanted = [each.embedding for each in expected.data]
+    np.testing.assert_allclose(many.embeddings, wanted, atol=1e-6)
+    np.testing.assert_allclose(one.embeddings, [cut.data[0].embedding], atol=1e-6)
+    np.testing.assert_allclose(older.embedding, wanted[0], atol=1e-6)
+    assert (many.model, many.prompt_eval_count, many.load_duration) == (MODEL, expected.usage.prompt_tokens, 0)
+    assert many.total_duration is not None and many.total_duration > 0
+
+
+async def test_what_ollamas_endpoints_refuse(serve: Serve, embedder: EmbedderProcess) -> None:
+    """In Ollama's shape, which has no field: the message names it. A long text is never cut off."""
+    async with (
+        embedding(serve, embedder, limits={"requests_per_minute": 5}) as served,
+        ollama_client(served) as client,
+    ):
+        cases: list[tuple[Any, int, str]] = [
+            (client.embed("nobody", "x"), 404, "the embedding model 'nobody' does not exist"),
+            (client.embed(MODEL, ["x", "word " * 300], truncate=True), 400, "^input: text 1 has"),
+            (client.embed(MODEL, []), 400, "^input: "),
+            (client.embeddings(MODEL, "word " * 300), 400, "^prompt: text 0 has"),
+            (client.embeddings(MODEL, ""), 400, "^prompt: "),
+        ]
+        for call, status, words in cases:
+            with pytest.raises(ollama.ResponseError, match=words) as caught:
+                await call
+            assert caught.value.status_code == status
+        for _ in range(6):
+            with contextlib.suppress(ollama.ResponseError):
+                await client.embed(MODEL, "x")
+        with pytest.raises(ollama.ResponseError, match="requests_per_minute") as caught:
+            await client.embed(MODEL, "x")
+        assert caught.value.status_code == 429
         await served.settle()
