@@ -52,6 +52,7 @@ from gateway.http import (
     page,
     responses,
     tickets,
+    tokenizer,
 )
 from gateway.http.cross_origin import CrossOrigin
 from gateway.http.exchange import on_error
@@ -126,6 +127,7 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
             *embeddings.routes,
             *models.routes,
             *tickets.routes,
+            *tokenizer.routes,
             *health.routes,
             *page.routes,
         ],

@@ -231,6 +231,27 @@ class TextProcessor:
         """Return a fresh incremental detokenizer for one answer; `shown` special tokens become text too."""
         return IncrementalDetokenizer(self._pieces, skip_special=skip_special, shown=shown)
 
+    def spelled(self, tokens: Sequence[int]) -> list[str]:
+        """Return tokens as the vocabulary writes them, which byte-level ones do in letters that stand for bytes.
+
+        Raises:
+            ValueError: one is not in the vocabulary.
+        """
+        found = []
+        for token in tokens:
+            text = self._tokenizer.id_to_token(token)
+            if text is None:
+                raise ValueError(f"{token} is not in the vocabulary")
+            found.append(text)
+        return found
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Control tokens by their names, and the chat template: what `tokenizer_config.json` has of them."""
+        ends = [self._tokenizer.id_to_token(token) for token in self.eos_token_ids]
+        named = {"eos_token": ends[0] if ends else None, **self._template.special_tokens}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **named, "chat_template": self.template_source() or None}
+
     def template_source(self, *, tools: bool = False) -> str:
         """Return the chat template for a conversation with or without tools; empty if there is none."""
         return self._template.source(tools=tools)

@@ -25,7 +25,7 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     """Return the prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
 
     Raises:
-        InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
+        InvalidRequest: a chat template refuses the conversation.
     """
     if turn.request.prompt is not None and size_of(turn) < LONG_TEXT:
         return _tokenise(turn, pools)
@@ -79,7 +79,7 @@ def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
 def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int]:
     request, text = turn.request, pool.text
     if isinstance(request.prompt, str):
-        ids = text.encode(request.prompt)
+        ids = text.encode(request.prompt, special=request.add_special_tokens)
     elif request.prompt is not None:
         ids = list(request.prompt)
     else:
@@ -90,8 +90,6 @@ def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int
             ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None, **variables)
         except ChatTemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
-    if not ids:
-        raise InvalidRequest("prompt: empty; send at least one token", param="prompt")
     return ids
 
 

@@ -186,7 +186,14 @@ class Pipeline:
         )
 
     async def _admit(self, prepared: Prepared, reservation: Reservation) -> Admitted:
-        """Reserve the most that the turn may use, and look into the exact cache, in one round trip together."""
+        """Reserve the most that the turn may use, and look into the exact cache, in one round trip together.
+
+        Raises:
+            InvalidRequest: the prompt is empty.
+            ApiError: see `Admission.extend`.
+        """
+        if not all(prepared.prompts.values()):
+            raise InvalidRequest("prompt: empty; send at least one token", param="prompt")
         looking = asyncio.create_task(self._stored.look_up(prepared))
         try:
             expected, foreseen = await self._admission.extend(prepared, reservation)

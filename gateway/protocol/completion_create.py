@@ -36,6 +36,8 @@ class CompletionCreate(CompletionFields, kw_only=True, forbid_unknown_fields=Tru
 
     prompt: Any
     """One prompt or a list of prompts; see `_prompts`."""
+    add_special_tokens: bool | None = None
+    """vLLM's: whether a text gets the tokens that the tokenizer puts around one; true by default."""
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -80,6 +82,7 @@ def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -
         sampling=_sampling(create, limit),
         max_output_tokens=limit or None,
         format=create.format(),
+        add_special_tokens=create.add_special_tokens is not False,
         generate=limit > 0,
         store=False,
     )

@@ -120,6 +120,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """System message of this turn only: it is not inherited by turns that continue this one."""
     prompt: str | tuple[int, ...] | None = None
     """A raw prompt (text or token ids) instead of messages: no chat template is applied."""
+    add_special_tokens: bool = True
+    """Whether a raw prompt of text gets the tokens that the tokenizer puts around one, such as BOS."""
     sampling: Sampling = Sampling()
     max_output_tokens: int | None = None
     """Most output tokens; None: the configured default, never beyond the context."""

@@ -71,6 +71,7 @@ REQUEST = {
     "model": WORDS,
     "instructions": st.none() | WORDS,
     "prompt": st.none() | WORDS | st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    "add_special_tokens": st.booleans(),
     "sampling": SAMPLING,
     "max_output_tokens": st.none() | st.integers(1, 5000),
     "quality": st.none() | st.integers(0, 100),
