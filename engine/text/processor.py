@@ -34,6 +34,9 @@ __all__ = [
 
 _GREETING = {"role": "user", "content": "Hello"}
 _TOOL = {"type": "function", "function": {"name": "now", "description": "", "parameters": {"type": "object"}}}
+_HERE = "THE_MESSAGE_IS_CONTINUED_HERE "
+"""Marks the end of a message that is to be continued, while the template is rendered. Templates that strip white space
+from messages take the space away."""
 _tried: set[str] = set()
 """Digests of processors whose templates have rendered a greeting within limits."""
 
@@ -155,17 +158,26 @@ class TextProcessor:
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> list[int]:
         """Return the token ids of a conversation. Control tokens come from the template alone, never from a message.
 
         Equals transformers' `apply_chat_template(..., sanitize_control_tokens=True)`.
 
+        Args:
+            continue_final_message: whether they end inside the last message, so that a model goes on with it.
+
         Raises:
-            ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none, or the tokenizer
-                cannot spell an imitated control token as text.
+            ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none, or it leaves out
+                the message to be continued, or the tokenizer cannot spell an imitated control token as text.
         """
-        return self._encode_rendered(Rendered(self._render(messages, True, add_generation_prompt, tools, variables)))
+        if continue_final_message:
+            *before, last = messages
+            messages = [*before, {**last, "content": last["content"] + _HERE}]
+        text = self._render(messages, True, add_generation_prompt, tools, variables)
+        return self._encode_rendered(Rendered(_until_here(text) if continue_final_message else text))
 
     def _encode_rendered(self, rendered: Rendered) -> list[int]:
         text = rendered.text
@@ -296,6 +308,14 @@ class TextProcessor:
     def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _until_here(rendered: str) -> str:
+    """Return the text before `_HERE`, as transformers cuts it."""
+    before, found, after = rendered.rpartition(_HERE.strip())
+    if not found:
+        raise ChatTemplateError("messages: the chat template leaves out the last one, which cannot be continued then")
+    return before if after.startswith(" ") else before.rstrip()
 
 
 def _unknown_token(tokenizer: Tokenizer) -> int | None:

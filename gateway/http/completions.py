@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -76,10 +77,11 @@ async def _pieces(choices: Choices) -> AsyncIterator[_Piece]:
             continue
         text = choices.text(index)
         if index not in scorers:
+            scorer = partial(_Scorer, text, choices.request.turns[index].skip_special_tokens)
             echo = _prompt_text(choices, index, text) if choices.request.echo else ""
-            scorers[index] = _Scorer(text, len(echo))
+            scorers[index] = scorer(len(echo))
             if choices.request.echo:
-                scores = _Scorer(text)(event.token_ids, event.logprobs) if isinstance(event, PromptScored) else None
+                scores = scorer()(event.token_ids, event.logprobs) if isinstance(event, PromptScored) else None
                 yield _Piece(index, echo, scores)
         if isinstance(event, TextDelta) and (event.text or event.logprobs):
             scores = scorers[index](event.token_ids, event.logprobs) if _scored(choices) else None
@@ -91,9 +93,9 @@ async def _pieces(choices: Choices) -> AsyncIterator[_Piece]:
 class _Scorer:
     """Makes the scores of a growing text. Tokens that complete one character together have its offset."""
 
-    def __init__(self, text: TextProcessor, offset: int = 0) -> None:
+    def __init__(self, text: TextProcessor, skip_special: bool, offset: int = 0) -> None:
         self._text = text
-        self._detokenizer = text.detokenizer()
+        self._detokenizer = text.detokenizer(skip_special)
         self._offset = offset
         """Number of characters of the whole text before the next token."""
 
@@ -125,9 +127,9 @@ def _spelling(token: bytes) -> str:
 
 
 def _prompt_text(choices: Choices, index: int, text: TextProcessor) -> str:
-    prompt = choices.request.turns[index].prompt
-    assert prompt is not None
-    return prompt if isinstance(prompt, str) else text.decode(prompt)
+    asked = choices.request.turns[index]
+    assert asked.prompt is not None
+    return asked.prompt if isinstance(asked.prompt, str) else text.decode(asked.prompt, asked.skip_special_tokens)
 
 
 def _choice(index: int, text: str, scores: Scores | None, finish_reason: str | None = None) -> dict[str, Any]:

@@ -178,12 +178,13 @@ class _Answer:
     def _generate(self) -> Generation:
         asked, turn = self._asked, self._asked.turn
         pool, share = asked.engine.pool, asked.share
+        shown = shown_tokens(turn.request, pool.tools, pool.text.special_token)
         return asked.engine.client.generate(
             asked.prompt,
             asked.sampling,
             text=pool.text,
             stop=turn.request.stop,
-            shown=shown_tokens(turn.request, pool.tools, pool.text.special_token),
+            shown=shown if turn.request.skip_special_tokens else pool.text.special_token_ids,
             adapter=asked.adapter,
             salt=salt_of(turn.principal.tenant),
             grammar=self.bound.grammar if self.bound else None,

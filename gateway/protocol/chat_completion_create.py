@@ -17,8 +17,11 @@ from gateway.protocol.choices import ChoicesRequest, CompletionFields, request_c
 from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.output_format import Verbosity, one_format, parse_response_format
 from gateway.protocol.requests import (
+    CONTINUED,
     MAX_TOP_LOGPROBS,
+    Message,
     ServiceTier,
+    TemplateVariable,
     TemplateVariables,
     check_together,
     converted,
@@ -68,6 +71,8 @@ class ChatCompletionCreate(CompletionFields, kw_only=True, forbid_unknown_fields
     tools: Any = None
     """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    """vLLM's: whether the answer goes on with the last message, which is the assistant's."""
     chat_template_kwargs: TemplateVariables | None = None
     """vLLM's: variables for the model's chat template, such as `enable_thinking`."""
 
@@ -116,13 +121,24 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
         max_output_tokens=_output_limit(create),
         format=format,
         tools=tools,
-        template=template_variables(create.chat_template_kwargs)
-        | ({} if create.add_generation_prompt is None else {"add_generation_prompt": create.add_generation_prompt}),
+        template=_template(create, messages[-1]),
         store=False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",
     )
     return request_choices([request], n=create.n, stream=create.stream, stream_options=create.stream_options)
+
+
+def _template(create: ChatCompletionCreate, last: Message) -> dict[str, TemplateVariable]:
+    variables = template_variables(create.chat_template_kwargs)
+    begins = create.add_generation_prompt
+    if not create.continue_final_message:
+        return variables if begins is None else {**variables, "add_generation_prompt": begins}
+    if begins:
+        raise invalid_value("continue_final_message", "needs add_generation_prompt=false: the answer is no new message")
+    if last.role != "assistant" or last.calls:
+        raise invalid_value("continue_final_message", "the last message must be the assistant's, and without calls")
+    return variables | CONTINUED
 
 
 def _logprobs(create: ChatCompletionCreate) -> int | None:

@@ -196,7 +196,10 @@ def _format(value: Any, path: str, *, schema_in: str | None) -> OutputFormat | N
             _object(value, path, ("type",))
             return None
         case "json_object":
-            _object(value, path, ("type",))
+            # llama.cpp and Together have a schema next to this type.
+            schema = _object(value, path, ("type", "schema") if schema_in else ("type",)).get("schema")
+            if schema is not None:
+                return _structured("json", schema, f"{path}.schema")
             return OutputFormat(Grammar("json_object", ""), f"{path}.type", {"type": "json_object"})
         case "json_schema" if schema_in:
             where = f"{path}.{schema_in}"

@@ -8,7 +8,7 @@ bodies share, with their ranges, so that a value refused by one endpoint is refu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -43,7 +43,9 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 
 TemplateVariable = bool | int | float | Annotated[str, Meta(pattern=r"^[\w .,:/+-]{0,64}$")] | None
 """A variable for a chat template. Texts hold no character of which control tokens are made."""
-TEMPLATE_NAMES = frozenset({"messages", "tools", "documents", "mark", "self", "add_generation_prompt"})
+CONTINUED: dict[str, TemplateVariable] = {"add_generation_prompt": False, "continue_final_message": True}
+"""The `TurnRequest.template` of a prompt that ends inside its last message."""
+TEMPLATE_NAMES = frozenset({"messages", "tools", "documents", "mark", "self", *CONTINUED})
 """Variables of chat templates that are not the client's to set."""
 
 
@@ -130,8 +132,10 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     tools: ToolUse | None = None
     """Functions that the model may call instead of answering; None: there are none."""
     template: dict[str, TemplateVariable] = {}
-    """Variables for the model's chat template beside its own."""
+    """Variables for the model's chat template beside its own, and how the prompt ends."""
     stop: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
+    """Whether control tokens in the answer are left out; those around calls always show where tools are given."""
     generate: bool = True
     """Whether to generate an answer; False only warms the prefix cache with the prompt."""
     caching: Caching = NOTHING
@@ -193,8 +197,10 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     """Ollama's name of `repetition_penalty`."""
-    skip_special_tokens: Literal[True] | None = None
-    """vLLM's: answers never hold control tokens here."""
+    skip_special_tokens: bool | None = None
+    """vLLM's: whether control tokens in answers are left out; true by default."""
+    spaces_between_special_tokens: Literal[True] | None = None
+    """vLLM's: none of those that a tokenizer puts between control tokens is taken away."""
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     roundhouse: RoundhouseOptions | None = None
@@ -227,6 +233,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
             stop=tuple([self.stop] if isinstance(self.stop, str) else self.stop or ()),
             caching=stricter(given, from_body(options.cache, options.cache_tags)),
             quality=options.quality,
+            skip_special_tokens=self.skip_special_tokens is not False,
             **own,
         )
 
@@ -237,6 +244,12 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
             raise InvalidRequest(
                 f"logit_bias: {error} is not a token id; keys are token ids as decimal strings", param="logit_bias"
             ) from None
+
+
+def continued(messages: Sequence[Message]) -> dict[str, TemplateVariable]:
+    """Return the `template` of APIs in which an answer goes on with a last message of the assistant."""
+    last = messages[-1]
+    return CONTINUED if last.role == "assistant" and not last.calls else {}
 
 
 def template_variables(given: Mapping[str, TemplateVariable] | None) -> dict[str, TemplateVariable]:

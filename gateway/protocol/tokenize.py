@@ -13,7 +13,7 @@ from gateway.protocol.requests import TemplateVariables, TokenId, TurnRequest, c
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
-_OF_CHATS = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt")
+_OF_CHATS = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 
 
 class TokenizeCreate(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +27,7 @@ class TokenizeCreate(Struct, kw_only=True, forbid_unknown_fields=True):
     tools: Any = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
     """Whether the answer spells the tokens too."""
 

@@ -19,6 +19,7 @@ from gateway.protocol.requests import (
     SamplingFields,
     TurnRequest,
     check_together,
+    continued,
     converted,
     refuse_unsupported,
 )
@@ -108,10 +109,8 @@ def _turn(create: MessageCount, given: Caching, max_tokens: int | None) -> TurnR
     messages = parse_conversation(create.messages)
     if not messages:
         raise invalid_value("messages", "empty; send at least one message")
-    if messages[-1].role == "assistant":
-        raise invalid_value(
-            "messages", "the conversation must end with a user message; an answer that was begun is not continued"
-        )
+    if messages[-1].calls:
+        raise invalid_value("messages", "the conversation must not end with a tool_use; send its tool_result")
     tools = parse_anthropic_tools(create.tools, create.tool_choice)
     format = _format(create.output_config)
     check_together(format, tools)
@@ -122,6 +121,7 @@ def _turn(create: MessageCount, given: Caching, max_tokens: int | None) -> TurnR
         max_output_tokens=max_tokens,
         format=format,
         tools=tools,
+        template=continued(messages),
         store=False,
     )
 

@@ -20,6 +20,7 @@ from gateway.protocol.requests import (
     SamplingFields,
     ToolCall,
     check_together,
+    continued,
     converted,
     refuse_unsupported,
 )
@@ -160,7 +161,7 @@ def parse_ollama_chat(body: Mapping[str, Any], given: Caching = NOTHING) -> Choi
     if not messages:
         raise invalid_value("messages", "empty; send at least one message")
     tools = parse_tools(asked.tools, None, None, nested=True)
-    return _turn(asked, given, messages=messages, tools=tools)
+    return _turn(asked, given, messages=messages, tools=tools, template=continued(messages))
 
 
 def parse_ollama_generate(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:

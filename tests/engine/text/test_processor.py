@@ -67,6 +67,37 @@ def test_encoding_a_chat_equals_transformers_with_sanitised_control_tokens(
     assert ours(directory).encode_chat(chat) == expected
 
 
+@pytest.mark.parametrize("family", CONTROL_FREE)
+@given(chat=CHAT, begun=CONTENT)
+def test_a_conversation_that_ends_inside_its_last_message_equals_transformers(
+    family: str, directories: dict[str, Path], chat: list[dict[str, str]], begun: str
+) -> None:
+    directory = directories[family]
+    said = [*chat, {"role": "assistant", "content": begun}]
+    expected = theirs(directory).apply_chat_template(
+        said, continue_final_message=True, sanitize_control_tokens=True, return_dict=False
+    )
+    assert ours(directory).encode_chat(said, add_generation_prompt=False, continue_final_message=True) == expected
+
+
+@pytest.mark.parametrize("content", ["abc", "abc  ", "  a b c\n"])
+def test_a_template_that_strips_messages_ends_where_the_message_does(tmp_path: Path, content: str) -> None:
+    template = "{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}"
+    directory = write_tokenizer(tmp_path, byte_level(), template)
+    said = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": content}]
+    expected = theirs(directory).apply_chat_template(said, continue_final_message=True, return_dict=False)
+    ids = ours(directory).encode_chat(said, add_generation_prompt=False, continue_final_message=True)
+    assert ids == expected
+    assert ours(directory).decode(ids, skip_special=False) == f"<|user|>hi<|end|><|user|>{content.strip()}"
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued(tmp_path: Path) -> None:
+    text = TextProcessor.from_path(write_tokenizer(tmp_path, byte_level(), "{{ messages[0].content }}"))
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "abc"}]
+    with pytest.raises(ChatTemplateError, match="cannot be continued"):
+        text.encode_chat(said, add_generation_prompt=False, continue_final_message=True)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @given(text=st.text(max_size=30))
 def test_encoding_and_decoding_text_equals_transformers(family: str, directories: dict[str, Path], text: str) -> None:

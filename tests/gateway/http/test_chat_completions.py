@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,7 +12,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from engine.text.processor import TextProcessor
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served, eventually
+from tests.gateway.frame_engine import FrameEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -273,6 +277,44 @@ async def test_templates_and_engines_are_told_more_than_openai_can_say(serve: Se
         plain = await whole(served, max_tokens=1)
         without = await whole(served, max_tokens=1, extra_body={"add_generation_prompt": False})
         assert without.usage.prompt_tokens < plain.usage.prompt_tokens
+        continued = await whole(
+            served,
+            messages=[*USER, {"role": "assistant", "content": "I am"}],
+            extra_body={"continue_final_message": True, "add_generation_prompt": False},
+        )
+        raw = await served.client.completions.create(
+            model="small", prompt="<|user|>hello\n<|assistant|>I am", max_tokens=8, temperature=0
+        )
+        assert continued.choices[0].message.content == raw.choices[0].text
+        assert continued.usage.prompt_tokens == raw.usage.prompt_tokens
         ended = await whole(served, extra_body={"stop_token_ids": [70], "logit_bias": {"70": 100}})
         assert (ended.choices[0].finish_reason, ended.usage.completion_tokens) == ("stop", 1)
         await served.settle()
+
+
+async def test_control_tokens_show_if_asked_for(serve: Serve, model: Path, tmp_path: Path) -> None:
+    """Whole and streamed, in a prompt of tokens that is repeated, and in the offsets of scores."""
+    text = TextProcessor.from_path(model)
+    engine = FrameEngine(tmp_path / "engine.sock", {})
+    engine.script = lambda request: [[token] for token in text.encode("a<|user|>b</s>")]
+    prompt = text.encode("<|user|>hi")
+    async with engine.serving(), serve(engines={"small": [engine.address]}) as served:
+        for skip, begun, shown in ((True, "hi", "ab"), (False, "<|user|>hi", "a<|user|>b</s>"), (True, "hi", "ab")):
+            extra = {"skip_special_tokens": skip}
+            complete = partial(served.client.completions.create, model="small", prompt=prompt, extra_body=extra)
+            assert (await whole(served, extra_body=extra)).choices[0].message.content == shown
+            assert text_of(await streamed(served, extra_body=extra)) == shown
+            assert (await complete(echo=True)).choices[0].text == begun + shown
+            scores = (await complete(logprobs=0)).choices[0].logprobs
+            assert scores is not None and scores.text_offset == ([0, 1, 1, 2] if skip else [0, 1, 9, 10])
+        await served.settle()
+
+
+async def test_the_control_token_that_ends_an_answer_never_shows(serve: Serve) -> None:
+    async with serve() as served:
+        extra = {"skip_special_tokens": False, "logit_bias": {"2": 100}}
+        answer = await whole(served, extra_body=extra)
+        endless = await whole(served, extra_body=extra | UNENDED)
+        await served.settle()
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("", "stop")
+    assert endless.choices[0].message.content == "</s>" * 8

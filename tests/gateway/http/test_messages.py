@@ -103,6 +103,20 @@ async def test_calls_of_tools(serve: Serve) -> None:
     assert after.usage.input_tokens + (after.usage.cache_read_input_tokens or 0) > whole.usage.input_tokens
 
 
+async def test_an_answer_that_was_begun_goes_on(serve: Serve) -> None:
+    """As that of a completion to the prompt that ends there; counting tokens counts this prompt."""
+    begun: Any = [*USER, {"role": "assistant", "content": "I am"}]
+    async with serve() as served, client(served) as asking:
+        answer = await asking.messages.create(**{**ASK, "messages": begun}, **UNENDED)
+        counted = await asking.messages.count_tokens(model="small", messages=begun)
+        raw = await served.client.completions.create(
+            model="small", prompt="<|user|>hello\n<|assistant|>I am", max_tokens=8, extra_body={"ignore_eos": True}
+        )
+        await served.settle()
+    assert answer.content[0].text == raw.choices[0].text  # type: ignore[union-attr]
+    assert raw.usage is not None and counted.input_tokens == raw.usage.prompt_tokens
+
+
 async def test_a_stop_sequence_is_named_also_by_the_cache(serve: Serve) -> None:
     async with serve() as served, client(served) as asking:
         full = await asking.messages.create(**{**ASK, "max_tokens": 24}, **UNENDED)

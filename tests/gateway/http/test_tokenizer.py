@@ -85,6 +85,8 @@ async def test_a_conversation_has_the_tokens_of_its_prompt(serve: Serve, model: 
     async with serve() as served:
         plain = (await call(served, "/tokenize", {"messages": USER})).json()
         without = (await call(served, "/tokenize", {"messages": USER, "add_generation_prompt": False})).json()
+        said = [*USER, {"role": "assistant", "content": "I am"}]
+        begun = (await call(served, "/tokenize", {"messages": said, "continue_final_message": True})).json()
         called = (await call(served, "/tokenize", {"messages": USER, "tools": tools})).json()
         chat = await served.client.chat.completions.create(
             model="small",
@@ -93,6 +95,7 @@ async def test_a_conversation_has_the_tokens_of_its_prompt(serve: Serve, model: 
             max_tokens=1,
         )
         await served.settle()
+    assert begun["tokens"] == oracle.encode("<|user|>hello\n<|assistant|>I am").ids
     assert plain["tokens"] == oracle.encode("<|user|>hello\n<|assistant|>").ids
     assert without["tokens"] == oracle.encode("<|user|>hello\n").ids
     assert chat.usage is not None and called["count"] == chat.usage.prompt_tokens > plain["count"]

@@ -27,6 +27,7 @@ from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, Finish
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 BODY: dict[str, Any] = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+CALLING = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
 TOOL: dict[str, Any] = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 ROUTED = Routed(
     tier="small", model="m", replica="r", reason="requested", complexity=None, cache_reason="new", input_tokens=7
@@ -97,6 +98,11 @@ class TestRequests:
         assert (turn.sampling.temperature, turn.sampling.top_p, turn.sampling.top_k) == (0.5, 0.9, 3)
         assert (turn.stop, turn.max_output_tokens, turn.metadata, turn.store) == (("x",), 9, {}, False)
 
+    def test_a_message_that_was_begun_is_continued(self) -> None:
+        begun = asked(messages=[*BODY["messages"], {"role": "assistant", "content": "I"}])
+        assert begun.template == {"add_generation_prompt": False, "continue_final_message": True}
+        assert asked().template == {}
+
     def test_what_has_no_effect(self) -> None:
         thinking = {"type": "enabled", "budget_tokens": 1024}
         assert asked(thinking=thinking, service_tier="standard_only", cache_control={"type": "ephemeral"}) == asked()
@@ -131,7 +137,7 @@ class TestRequests:
             ({"nonsense": 1}, "nonsense"),
             ({"container": "c"}, "container"),
             ({"messages": []}, "messages"),
-            ({"messages": [*BODY["messages"], {"role": "assistant", "content": "I"}]}, "messages"),
+            ({"messages": [*BODY["messages"], CALLING]}, "messages"),
             ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
             ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
             ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].type"),

@@ -100,7 +100,14 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
         ({"verbosity": "endless"}, "verbosity", "invalid_value"),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].name", "missing_required_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
-        ({"skip_special_tokens": False}, "skip_special_tokens", "invalid_value"),
+        ({"skip_special_tokens": "no"}, "skip_special_tokens", "invalid_value"),
+        ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens", "invalid_value"),
+        ({"continue_final_message": True}, "continue_final_message", "invalid_value"),
+        (
+            {"chat_template_kwargs": {"continue_final_message": True}},
+            "chat_template_kwargs.continue_final_message",
+            "invalid_value",
+        ),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value"),
         ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
         ({"chat_template_kwargs": {"tools": None}}, "chat_template_kwargs.tools", "invalid_value"),
@@ -193,7 +200,8 @@ def test_parameters_of_other_servers() -> None:
     """vLLM's and Ollama's, where engines have what they ask for."""
     assert turn(repeat_penalty=1.2).sampling == Sampling(repetition_penalty=1.2)
     assert turn(stop_token_ids=[5, 6]).sampling == Sampling(stop_token_ids=(5, 6))
-    assert turn(skip_special_tokens=True) == turn()
+    assert turn(skip_special_tokens=True, spaces_between_special_tokens=True) == turn()
+    assert turn(skip_special_tokens=False).skip_special_tokens is False
     assert turn(chat_template_kwargs={"enable_thinking": False}).template == {"enable_thinking": False}
     assert turn(add_generation_prompt=False).template == {"add_generation_prompt": False}
     schema = {"type": "object"}
@@ -202,6 +210,23 @@ def test_parameters_of_other_servers() -> None:
         expected = turn(structured_outputs={name: value}).format
         assert format is not None and expected is not None
         assert (format.grammar, format.param) == (expected.grammar, f"guided_{name}")
+
+
+def test_a_message_of_the_assistant_is_continued() -> None:
+    """vLLM's clients send `add_generation_prompt` with it, and other variables."""
+    begun = [*USER, {"role": "assistant", "content": "I"}]
+    for extra in ({}, {"add_generation_prompt": False}):
+        request = turn(messages=begun, continue_final_message=True, chat_template_kwargs={"x": 1}, **extra)
+        assert request.template == {"x": 1, "add_generation_prompt": False, "continue_final_message": True}
+    assert turn(messages=begun, continue_final_message=False).template == {}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for refused in (
+        {"messages": begun, "add_generation_prompt": True},
+        {"messages": [*USER, {"role": "assistant", "content": "I", "tool_calls": [call]}]},
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            turn(continue_final_message=True, **refused)
+        assert caught.value.param == "continue_final_message"
 
 
 def test_messages_are_needed() -> None:

@@ -58,6 +58,13 @@ def test_outputs_answer_calls_by_name_or_in_their_order() -> None:
     assert [(each.content, each.answers) for each in outputs] == [("of g", "call_0_1"), ("of f", "call_0_0")]
 
 
+def test_a_message_that_was_begun_is_continued() -> None:
+    begun = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "I"}]
+    assert chat(messages=begun).template == {"add_generation_prompt": False, "continue_final_message": True}
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    assert chat(messages=[called]).template == chat().template == {}
+
+
 def test_a_prompt_is_a_question_unless_it_is_raw() -> None:
     assert generate(system="s").messages == (Message("system", "s"), Message("user", "hi"))
     assert (generate(raw=True).prompt, generate(raw=True).messages) == ("hi", ())

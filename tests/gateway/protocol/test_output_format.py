@@ -253,6 +253,23 @@ def test_vllms_format_is_refused_by_field(value: Any, param: str) -> None:
     assert caught.value.param == param
 
 
+def test_a_schema_may_stand_beside_json_object() -> None:
+    """As llama.cpp and Together have it in `response_format`."""
+    schema = {"type": "object"}
+    format = parse_response_format({"type": "json_object", "schema": schema})
+    assert format is not None
+    assert (format.grammar, format.param) == (
+        Grammar("json_schema", '{"type":"object"}', lenient=True),
+        "response_format.schema",
+    )
+    assert parse_response_format({"type": "json_object", "schema": None}) == parse_response_format(
+        {"type": "json_object"}
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        parse_response_format({"type": "json_object", "schema": []})
+    assert caught.value.param == "response_format.schema"
+
+
 def test_one_request_has_one_format() -> None:
     """Two of them would contradict each other."""
     format = parse_response_format({"type": "json_object"})

@@ -80,6 +80,7 @@ REQUEST = {
     "truncate": st.booleans(),
     "template": st.dictionaries(WORDS, WORDS | st.booleans(), max_size=2),
     "stop": st.lists(WORDS, max_size=2).map(tuple),
+    "skip_special_tokens": st.booleans(),
 }
 """Fields of a request that shape its answer, beside the conversation."""
 
