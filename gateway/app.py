@@ -102,9 +102,9 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
 
     middleware = [
         Middleware(RequestHeaders),
-        Middleware(CrossOrigin, allowed_origins=allowed_origins),
+        Middleware(CrossOrigin, allowed_origins=allowed_origins, on_error=_on_error),
         *traced,
-        Middleware(HostCheck, listen=settings.server.host, allowed_origins=allowed_origins),
+        Middleware(HostCheck, listen=settings.server.host, allowed_origins=allowed_origins, on_error=_on_error),
         Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere="/admin/"),
     ]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -41,11 +41,15 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
         yield
         return
     host = "" if address.startswith("unix:") else address.rpartition(":")[0].strip("[]")
+
+    def allowed_origins() -> Sequence[str]:
+        return configuration.settings.server.allowed_origins
+
     app = Starlette(
         routes=[Mount("/admin", admin)],
         middleware=[
             Middleware(RequestHeaders),
-            Middleware(HostCheck, listen=host, allowed_origins=lambda: configuration.settings.server.allowed_origins),
+            Middleware(HostCheck, listen=host, allowed_origins=allowed_origins, on_error=on_error),
         ],
         exception_handlers=dict.fromkeys((HTTPException, Exception), on_error),
     )

@@ -60,7 +60,7 @@ class ServerSettings(Section, frozen=True):
     allowed_origins: Annotated[
         list[str],
         Meta(
-            description="Origins whose pages may call `/v1`, besides the server's own; `*` is all. A server that"
+            description="Origins whose pages may call the API, besides the server's own; `*` is all. A server that"
             " listens on a loopback address also answers to these names, for a proxy in front of it."
         ),
     ] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from gateway.protocol.stream import Routed
 from gateway.services import gateway_of
 from gateway.telemetry.trace import TurnTrace
 
+ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for an answer that nobody is left to read; it only shows in logs."""
 

@@ -9,12 +9,13 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from gateway.config.origin import host_allowed
 from gateway.errors import Forbidden, TooLarge
-from gateway.http.exchange import error_response
+from gateway.http.exchange import ErrorHandler, error_response
 from gateway.telemetry.logs import bind
 from gateway.telemetry.trace import NO_ORIGIN, TRACEPARENT, Origin, arrived, origin, remote_parent
 
@@ -60,26 +61,28 @@ class RequestHeaders:
 class HostCheck:
     """Refuses requests for another host's name, see `gateway.config.origin.host_allowed`; allowed origins pass."""
 
-    def __init__(self, app: ASGIApp, listen: str, allowed_origins: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, app: ASGIApp, listen: str, allowed_origins: Callable[[], Sequence[str]], on_error: ErrorHandler
+    ) -> None:
+        """Args: on_error: answers a refusal in the shape of the path's API."""
         self.app = app
         self.listen = listen
         self.allowed_origins = allowed_origins
+        self.on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             host = Headers(scope=scope).get("host")
             if not host_allowed(host, self.listen) and host not in {urlsplit(o).netloc for o in self.allowed_origins()}:
-                refusal = error_response(
-                    Forbidden(
-                        f"this server is not known as {host!r:.80}; use its own address, or list the page's in "
-                        "server.allowed_origins",
-                        code="host_not_allowed",
-                    )
+                error = Forbidden(
+                    f"this server is not known as {host!r:.80}; use its own address, or list the page's in "
+                    "server.allowed_origins",
+                    code="host_not_allowed",
                 )
                 if scope["type"] == "http":
-                    await refusal(scope, receive, send)
+                    await (await self.on_error(Request(scope), error))(scope, receive, send)
                 else:
-                    await WebSocket(scope, receive, send).send_denial_response(refusal)
+                    await WebSocket(scope, receive, send).send_denial_response(error_response(error))
                 return
         await self.app(scope, receive, send)
 

@@ -44,23 +44,49 @@ SCRIPT = """async ([url, key, body]) => {
 }"""
 
 
-async def ask(served: Served, origin: str, method: str = "POST", **headers: str) -> httpx2.Response:
+async def ask(
+    served: Served, origin: str, method: str = "POST", path: str = "/v1/responses", **headers: str
+) -> httpx2.Response:
     """A request as a browser sends it for a page of this origin."""
     given = {"origin": origin, "authorization": f"Bearer {KEY}", **headers}
     async with httpx2.AsyncClient(verify=False) as client:
-        return await client.request(method, f"{served.base_url}/responses", json=BODY, headers=given)
+        return await client.request(method, f"{served.url}{path}", json=BODY, headers=given)
 
 
-async def test_a_preflight_lets_allowed_origins_send_any_header(serve: Serve) -> None:
+PATHS = ("/v1/responses", "/v1/messages", "/api/chat", "/tokenize")
+
+
+def refused(response: httpx2.Response, path: str, code: str) -> None:
+    """Check that a refusal has the shape of the path's API."""
+    body = response.json()
+    assert response.status_code == 403
+    if path == "/v1/messages":
+        assert (body["type"], body["error"]["type"]) == ("error", "permission_error")
+    elif path.startswith("/api/"):
+        assert list(body) == ["error"] and isinstance(body["error"], str)
+    else:
+        assert body["error"]["code"] == code
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_preflight_lets_allowed_origins_send_any_header(serve: Serve, path: str) -> None:
+    """Others are refused in the shape of the path's API."""
     async with serve(server={"allowed_origins": [PAGE]}) as served:
-        allowed = await ask(served, PAGE, "OPTIONS", **PREFLIGHT)
-        refused = await ask(served, OTHER, "OPTIONS", **PREFLIGHT)
+        allowed = await ask(served, PAGE, "OPTIONS", path, **PREFLIGHT)
+        others = await ask(served, OTHER, "OPTIONS", path, **PREFLIGHT)
     assert allowed.status_code == 200
     assert allowed.headers["access-control-allow-origin"] == PAGE
     assert allowed.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
     assert "access-control-allow-credentials" not in allowed.headers
-    assert refused.status_code == 400
-    assert "access-control-allow-origin" not in refused.headers
+    refused(others, path, "origin_not_allowed")
+    assert others.headers["vary"] == "Origin"
+    assert "access-control-allow-origin" not in others.headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_another_host_is_refused_in_the_shape_of_the_path(serve: Serve, path: str) -> None:
+    async with serve() as served:
+        refused(await ask(served, PAGE, path=path, host="evil.example"), path, "host_not_allowed")
 
 
 async def test_answers_and_errors_can_be_read_by_allowed_origins(serve: Serve) -> None:

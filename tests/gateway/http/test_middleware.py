@@ -32,7 +32,9 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         routes=[Route("/", echo, methods=["POST"])],
         middleware=[
             Middleware(RequestHeaders),
-            Middleware(HostCheck, listen="127.0.0.1", allowed_origins=lambda: ["https://chat.example"]),
+            Middleware(
+                HostCheck, listen="127.0.0.1", allowed_origins=lambda: ["https://chat.example"], on_error=on_error
+            ),
             Middleware(BodyLimit, limit=10),
         ],
         exception_handlers={ApiError: on_error},
