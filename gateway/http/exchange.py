@@ -13,6 +13,7 @@ from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.access.identity import Principal
@@ -96,12 +97,19 @@ def api_error(request: Request, error: Exception) -> ApiError:
             return error
         case HTTPException(status_code=404, headers=headers):
             return NotFound(f"no such path: {request.url.path[:200]}", headers=dict(headers or {}))
-        case HTTPException(status_code=405, headers=headers):
-            return MethodNotAllowed(f"{request.method} is not allowed here", headers=dict(headers or {}))
+        case HTTPException(status_code=405):
+            return MethodNotAllowed(f"{request.method} is not allowed here", headers={"allow": _allowed(request)})
         case HTTPException(detail=detail, headers=headers):
             return InvalidRequest(detail, headers=dict(headers or {}))
         case _:
             return ApiError("the server failed while it worked on this request")
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of a path. Starlette names those of its first route only."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
 
 
 async def on_error(request: Request, error: Exception) -> Response:

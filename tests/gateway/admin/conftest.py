@@ -6,18 +6,16 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import httpx2
 import pytest
 
 from gateway.config.settings import ApiKeySettings, TenantSettings, demo_settings
 from gateway.records.directory import Scope
-from gateway.server import GatewayServer
 from tests.gateway.conftest import Serve, Served
-
-if TYPE_CHECKING:
-    from tests.gateway.admin.thread import Thread
+from tests.gateway.thread import ServingThread
 
 OPERATOR, ACME, OTHER, CHAT = "operator-key", "acme-key", "other-key", "chat-key"
 ADMIN: list[Scope] = ["admin:read", "admin:write"]
@@ -85,12 +83,30 @@ def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]
     return body
 
 
-@pytest.fixture
-def thread(administer: Administer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
+@dataclass
+class Shop:
     """A gateway with a tenant `shop` and something of everything."""
-    from tests.gateway.admin.thread import Thread
 
-    # Handlers of signals belong to a main thread.
-    monkeypatch.setattr(GatewayServer, "capture_signals", lambda self: contextlib.nullcontext())
-    with Thread(administer) as thread:
-        yield thread
+    url: str
+    names: dict[str, str]
+    """Names of existing things, by parameter of a path."""
+
+
+@contextlib.asynccontextmanager
+async def furnished(administer: Administer) -> AsyncIterator[Shop]:
+    async with administer() as api:
+        post = api.operator.post
+        await post("/tenants", json={"name": "shop"})
+        user = (await post("/tenants/shop/users", json={"subject": "ada"})).json()["id"]
+        key = (await post("/tenants/shop/keys", json={})).json()["record"]["id"]
+        await post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
+        await post("/routes", json={"name": "tiny-small", "targets": [{"model": "tiny-small", "weight": 1}]})
+        names = {"tenant": "shop", "user": user, "key": key, "public_name": "tiny-small", "pool": "small"}
+        yield Shop(api.served.url, names | {"replica": "small-0"})
+
+
+@pytest.fixture
+def shop(administer: Administer, unsignalled: None) -> Iterator[Shop]:
+    """A shop that serves clients which block."""
+    with ServingThread(partial(furnished, administer)) as shop:
+        yield shop

@@ -10,8 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from gateway.admin.app import API
 from tests.e2e.browser import chromium, needs_chromium, visit
-from tests.gateway.admin.conftest import OPERATOR
-from tests.gateway.admin.thread import Thread
+from tests.gateway.admin.conftest import OPERATOR, Shop
 
 pytestmark = needs_chromium
 
@@ -22,9 +21,9 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-def test_it_shows_every_endpoint_and_calls_one(browser: Browser, thread: Thread) -> None:
+def test_it_shows_every_endpoint_and_calls_one(browser: Browser, shop: Shop) -> None:
     """With the key that was typed; a change gets the ETag that the last answer gave. No error in the console."""
-    with visit(browser, thread.url) as tab:
+    with visit(browser, shop.url) as tab:
         page = tab.page
         page.goto("/admin/")
         expect(page.locator("details.operation")).to_have_count(len(API.endpoints))
@@ -53,9 +52,9 @@ def test_it_shows_every_endpoint_and_calls_one(browser: Browser, thread: Thread)
         expect(change.get_by_role("status")).to_contain_text("<b>bread</b>")
 
 
-def test_a_wrong_key_is_told(browser: Browser, thread: Thread) -> None:
+def test_a_wrong_key_is_told(browser: Browser, shop: Shop) -> None:
     """As the problem that it is."""
-    with visit(browser, thread.url) as tab:
+    with visit(browser, shop.url) as tab:
         tab.page.goto("/admin/")
         show = tab.page.locator("#list_tenants")
         show.locator("summary").first.click()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection
@@ -17,8 +15,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 from gateway import errors
 from gateway.admin.app import API
 from gateway.admin.kit.openapi import description
-from tests.gateway.admin.conftest import OPERATOR
-from tests.gateway.admin.thread import Thread
+from tests.gateway.admin.conftest import OPERATOR, Shop
 
 DOCUMENT = description(API)
 OPERATIONS = {
@@ -78,16 +75,6 @@ CONFIG = SchemathesisConfig.from_dict(
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
 
 
-@pytest.fixture
-def same_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In every run. Hypothesis also draws constants that it finds in our modules, as far as they are loaded: that
-    depends on which tests were run before in the same process."""
-    monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
-    providers.CONSTANTS_CACHE.cache.clear()
-    yield
-    providers.CONSTANTS_CACHE.cache.clear()
-
-
 @schema.parametrize()
 @settings(
     max_examples=12,
@@ -96,16 +83,14 @@ def same_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @pytest.mark.usefixtures("same_examples")
-def test_it_tells_the_truth(case: schemathesis.Case, thread: Thread) -> None:
+def test_it_tells_the_truth(case: schemathesis.Case, shop: Shop) -> None:
     """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
     valid request refused and no invalid one accepted."""
     if case.meta is not None and case.meta.generation.mode.is_positive:
-        lead_somewhere(case, thread.names)
+        lead_somewhere(case, shop.names)
     # A part of a form is text: on its way `true` becomes "true", which is as good as any other.
     untyped = [negative_data_rejection] if case.media_type == "multipart/form-data" else []
-    case.call_and_validate(
-        base_url=thread.url, headers={"Authorization": f"Bearer {OPERATOR}"}, excluded_checks=untyped
-    )
+    case.call_and_validate(base_url=shop.url, headers={"Authorization": f"Bearer {OPERATOR}"}, excluded_checks=untyped)
 
 
 def lead_somewhere(case: schemathesis.Case, names: dict[str, str]) -> None:

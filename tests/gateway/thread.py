@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
 
-from tests.gateway.admin.conftest import Administer
+T = TypeVar("T")
 
 
-class Thread:
-    """Keeps a gateway serving on a loop of its own, for a client that blocks."""
+class ServingThread(Generic[T]):
+    """Context manager: enters what `serving` makes on a loop of its own, and gives what that gives."""
 
-    def __init__(self, administer: Administer) -> None:
-        self.url = ""
-        self.names: dict[str, str] = {}
-        """Names of existing things, by parameter of a path."""
-        self._administer = administer
+    def __init__(self, serving: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._serving = serving
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._ready = threading.Event()
+        self._served: T
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
@@ -33,25 +34,16 @@ class Thread:
             self._ready.set()
 
     async def _serve(self) -> None:
-        async with self._administer() as api:
-            post = api.operator.post
-            await post("/tenants", json={"name": "shop"})
-            user = (await post("/tenants/shop/users", json={"subject": "ada"})).json()["id"]
-            key = (await post("/tenants/shop/keys", json={})).json()["record"]["id"]
-            await post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
-            await post("/routes", json={"name": "tiny-small", "targets": [{"model": "tiny-small", "weight": 1}]})
-            self.names = {"tenant": "shop", "user": user, "key": key, "public_name": "tiny-small", "pool": "small"}
-            self.names["replica"] = "small-0"
-            self.url = api.served.url
+        async with self._serving() as self._served:
             self._ready.set()
             await self._stopping.wait()
 
-    def __enter__(self) -> Thread:
+    def __enter__(self) -> T:
         self._thread.start()
         assert self._ready.wait(60)
         if self._error is not None:
             raise self._error
-        return self
+        return self._served
 
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None

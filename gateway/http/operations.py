@@ -1,0 +1,183 @@
+"""The operations of `/v1` as their OpenAPI description names them: bodies, answers and errors by their types."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway import errors
+from gateway.errors import ApiError
+from gateway.http.feedback import FeedbackCreate
+from gateway.protocol import answers
+from gateway.protocol.anthropic.errors import OVERLOADED
+from gateway.protocol.anthropic.requests import MessageCount, MessageCreate
+from gateway.protocol.chat_completion_create import ChatCompletionCreate
+from gateway.protocol.completion_create import CompletionCreate
+from gateway.protocol.embedding_create import EmbeddingCreate
+from gateway.protocol.input_items import ItemsPage
+from gateway.protocol.response_create import ResponseCreate
+
+_ALWAYS: tuple[type[ApiError], ...] = (
+    errors.InvalidRequest,
+    errors.Unauthorized,
+    errors.Forbidden,
+    errors.MethodNotAllowed,
+    errors.RateLimited,
+    errors.ApiError,
+    errors.Unavailable,
+)
+"""Errors of every operation."""
+
+
+class ReadQuery(Struct):
+    """How a response is read."""
+
+    stream: bool = False
+    starting_after: int = -1
+    """Number of the event after which the stream begins."""
+
+
+class Operation(Struct, frozen=True):
+    """One method of one path."""
+
+    method: Literal["get", "post", "delete"]
+    path: str
+    name: str
+    """What clients made from the description call it."""
+    summary: str
+    answer: type[Struct]
+    status: int = 200
+    body: type[Struct] | None = None
+    query: type[Struct] | None = None
+    stream: type[Struct] | None = None
+    """The data of each event of a stream, if a request may ask for one."""
+    turns: bool = False
+    """Whether turns answer it, which may be repeated with an idempotency key."""
+    raises: tuple[type[ApiError], ...] = ()
+    """Errors beside those that many operations have."""
+
+    @property
+    def error(self) -> type[Struct]:
+        """The shape of its errors."""
+        return answers.AnthropicError if self.path.startswith("/v1/messages") else answers.Error
+
+    @property
+    def codes(self) -> dict[int, list[str]]:
+        """Codes of its errors by status."""
+        found = [*_ALWAYS, *self.raises]
+        found += [errors.TooLarge, errors.UnsupportedMediaType] if self.body is not None else []
+        found += [errors.NotFound] if "{" in self.path else []
+        found += [errors.ModelNotFound, errors.Conflict, errors.EngineFailed, errors.NotCached] if self.turns else []
+        codes: dict[int, list[str]] = {}
+        for kind in found:
+            busy = kind is errors.Unavailable and self.error is answers.AnthropicError
+            codes.setdefault(OVERLOADED if busy else kind.status, []).append(kind.code)
+        return dict(sorted(codes.items()))
+
+
+OPERATIONS = (
+    Operation(
+        "post",
+        "/v1/responses",
+        "create_response",
+        "Answer a conversation; the response can be read, resumed and continued",
+        answers.ResponseObject,
+        body=ResponseCreate,
+        stream=answers.ResponseEvent,
+        turns=True,
+    ),
+    Operation(
+        "get",
+        "/v1/responses/{id}",
+        "read_response",
+        "Read a response as it stands, or the rest of its stream",
+        answers.ResponseObject,
+        query=ReadQuery,
+        stream=answers.ResponseEvent,
+    ),
+    Operation(
+        "delete",
+        "/v1/responses/{id}",
+        "delete_response",
+        "Forget a response that has ended",
+        answers.DeletedResponse,
+        raises=(errors.Conflict,),
+    ),
+    Operation("post", "/v1/responses/{id}/cancel", "cancel_response", "End a response", answers.ResponseObject),
+    Operation(
+        "get",
+        "/v1/responses/{id}/input_items",
+        "list_input_items",
+        "List the conversation that a response answers",
+        answers.ItemList,
+        query=ItemsPage,
+    ),
+    Operation(
+        "post",
+        "/v1/responses/{id}/feedback",
+        "rate_response",
+        "Rate a response",
+        answers.ResponseFeedback,
+        body=FeedbackCreate,
+    ),
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        "create_chat_completion",
+        "Answer a conversation",
+        answers.ChatCompletion,
+        body=ChatCompletionCreate,
+        stream=answers.ChatCompletionChunk,
+        turns=True,
+    ),
+    Operation(
+        "post",
+        "/v1/completions",
+        "create_completion",
+        "Continue raw prompts",
+        answers.TextCompletion,
+        body=CompletionCreate,
+        stream=answers.TextCompletion,
+        turns=True,
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "create_message",
+        "Answer a conversation in Anthropic's form",
+        answers.AnthropicMessage,
+        body=MessageCreate,
+        stream=answers.AnthropicEvent,
+        turns=True,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "count_tokens",
+        "Count the tokens of a prompt in Anthropic's form",
+        answers.InputTokens,
+        body=MessageCount,
+        raises=(errors.ModelNotFound,),
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "create_embeddings",
+        "Turn texts into vectors",
+        answers.EmbeddingList,
+        body=EmbeddingCreate,
+        raises=(errors.ModelNotFound,),
+    ),
+    Operation("get", "/v1/models", "list_models", "List the names that `model` may have", answers.ModelObjectList),
+    Operation("get", "/v1/models/{model}", "read_model", "Describe one of these names", answers.Model),
+    Operation(
+        "post",
+        "/v1/tickets",
+        "create_ticket",
+        "Trade a key for a ticket that opens one WebSocket",
+        answers.Ticket,
+        status=201,
+    ),
+)
+"""All of them, in the order in which they are shown."""

@@ -1,0 +1,127 @@
+"""The OpenAPI description of `/v1`: valid, complete, and true for whatever a client sends."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import jsonschema
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+from starlette.routing import Route
+
+from gateway.app import create_app
+from gateway.config.settings import demo_settings
+from gateway.http.openapi import document
+from gateway.http.operations import OPERATIONS, Operation
+from tests.gateway.conftest import KEY, Serve
+from tests.gateway.thread import ServingThread
+
+USER = [{"role": "user", "content": "hello"}]
+CHAT = {"model": "small", "messages": USER, "max_tokens": 2}
+BODIES: dict[str, dict[str, Any]] = {
+    "create_response": {"model": "small", "input": "hello", "max_output_tokens": 2},
+    "rate_response": {"rating": "up"},
+    "create_chat_completion": CHAT,
+    "create_completion": {"model": "small", "prompt": "hello", "max_tokens": 2},
+    "create_message": CHAT,
+    "count_tokens": {"model": "small", "messages": USER},
+    "create_embeddings": {"model": "small", "input": "hello"},
+}
+"""By operation, what is answered."""
+ANY = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_sequences", "logit_bias", "stream", "logprobs"}
+"""Parameters of such bodies that may have any valid value."""
+
+
+def test_it_is_valid() -> None:
+    """OpenAPI 3.1, by somebody else's validator."""
+    assert list(OpenAPIV31SpecValidator(document()).iter_errors()) == []
+
+
+def test_every_path_is_in_it() -> None:
+    """With all of its methods, each under a name of its own."""
+    routes = [route for route in create_app(demo_settings()).routes if isinstance(route, Route)]
+    served = {
+        (method.lower(), re.sub(r":\w+}", "}", route.path).removesuffix("/"))
+        for route in routes
+        if route.path.startswith("/v1/")
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    described = [(operation.method, operation.path) for operation in OPERATIONS]
+    assert {*described, ("get", "/v1/openapi.json")} == served
+    assert len({operation.name for operation in OPERATIONS}) == len(set(described)) == len(described)
+
+
+def check(operation: Operation, response: httpx2.Response) -> None:
+    """Check that a JSON answer is as described."""
+    described = document()["paths"][operation.path][operation.method]["responses"][str(response.status_code)]
+    schema = described["content"]["application/json"]["schema"]
+    jsonschema.validate(response.json(), {**schema, "components": document()["components"]})
+
+
+@pytest.mark.anyio
+async def test_answers_are_as_described(serve: Serve) -> None:
+    """All of them but embeddings, of which there is no model here; and it is served to everybody."""
+    async with serve() as served, httpx2.AsyncClient(base_url=served.url, verify=False) as client:
+        assert (await client.get("/v1/openapi.json")).json() == document()
+        client.headers["authorization"] = f"Bearer {KEY}"
+        names = {"model": "small", "id": ""}
+        for operation in sorted(OPERATIONS, key=lambda operation: operation.method == "delete"):
+            path = operation.path.format(**names)
+            response = await client.request(operation.method.upper(), path, json=BODIES.get(operation.name))
+            assert response.status_code == (404 if operation.name == "create_embeddings" else operation.status)
+            check(operation, response)
+            if operation.name == "create_response":
+                names["id"] = response.json()["id"]
+        await served.settle()
+
+
+@pytest.fixture
+def url(serve: Serve, unsignalled: None) -> Iterator[str]:
+    """A gateway whose answers are short, for clients which block, and may send any number of wrong keys."""
+
+    @contextlib.asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        short = {"default_max_output_tokens": 4}
+        async with serve(turns=short, server={"failed_keys_per_minute": 1_000_000}) as served:
+            yield served.url
+            await served.settle()
+
+    with ServingThread(serving) as url:
+        yield url
+
+
+schema = schemathesis.openapi.from_dict(
+    document(),
+    config=SchemathesisConfig.from_dict({"request-timeout": 120}),  # a slow machine is no failure
+)
+
+
+@schema.parametrize()
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+@pytest.mark.usefixtures("same_examples")
+def test_it_tells_the_truth(case: schemathesis.Case, url: str) -> None:
+    """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
+    invalid request accepted. Valid ones may be refused, by what a schema cannot say."""
+    body = BODIES.get(case.operation.definition.raw["operationId"])
+    if case.meta is not None and case.meta.generation.mode.is_positive and body is not None and len(str(case.body)) % 4:
+        kept = case.body if isinstance(case.body, dict) else {}
+        case.body = {name: value for name, value in kept.items() if name in ANY} | body
+    case.call_and_validate(
+        base_url=url,
+        headers={"Authorization": f"Bearer {KEY}"},
+        excluded_checks=[positive_data_acceptance],
+    )
