@@ -32,6 +32,8 @@ from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
 from gateway.admin.listener import listening
 from gateway.background import Periodic, failure_reporter, observe_failure
+from gateway.batches.store import BatchStore
+from gateway.batches.worker import BatchWorker
 from gateway.billing.ledger import Ledger
 from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Prepare
 from gateway.config.settings import Settings
@@ -41,10 +43,12 @@ from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.http import (
+    batches,
     chat_completions,
     completions,
     embeddings,
     feedback,
+    files,
     health,
     messages,
     models,
@@ -57,6 +61,7 @@ from gateway.http import (
 )
 from gateway.http.cross_origin import CrossOrigin
 from gateway.http.exchange import on_error
+from gateway.http.lines import LineAnswers
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.limits.limiter import Limiter
 from gateway.pipeline import tracing
@@ -83,6 +88,7 @@ from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
 from gateway.turns.mailbox import READ_TIMEOUT
+from gateway.turns.seal import Seal
 from gateway.ws.socket import SocketConnections
 
 
@@ -106,7 +112,7 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
         Middleware(CrossOrigin, allowed_origins=allowed_origins, on_error=_on_error),
         *traced,
         Middleware(HostCheck, listen=settings.server.host, allowed_origins=allowed_origins, on_error=_on_error),
-        Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere="/admin/"),
+        Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere=("/admin/", files.PATH)),
     ]
 
     @contextlib.asynccontextmanager
@@ -126,6 +132,8 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
             *messages.routes,
             *ollama.routes,
             *embeddings.routes,
+            *files.routes,
+            *batches.routes,
             *models.routes,
             *openapi.routes,
             *tickets.routes,
@@ -238,7 +246,10 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
         directory=directory,
         jobs=jobs,
         registrar=registrar,
+        batches=BatchStore(reader, Seal(derive(secret, "batches")), settings.batches),
     )
+    answers = LineAnswers(gateway)
+    await starter.start(BatchWorker(presence.id, gateway.batches, answers, settings, metrics.batches))
     configuration.add(_preparing(gateway, make_pipeline))
     configuration.observe = metrics.configuration.read
     await starter.start(Periodic("configuration", configuration.look, WATCH_SECONDS))

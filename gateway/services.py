@@ -14,6 +14,7 @@ from gateway.access.identity import Principal, Scope
 from gateway.access.identity.authenticate import Identity
 from gateway.access.identity.secret import SecretComparison
 from gateway.access.tickets import Tickets
+from gateway.batches.store import BatchStore
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
 from gateway.engines.arrival import ArrivalState
@@ -57,6 +58,7 @@ class Gateway(Services):
     directory: Directory
     jobs: JobStore
     registrar: Registrar
+    batches: BatchStore
 
     @property
     def settings(self) -> Settings:

@@ -20,6 +20,8 @@ from msgspec import Meta
 
 from engine.wire import ServiceClass
 from gateway.config.adapter_sources import normalise
+from gateway.config.adapters import AdapterSettings as AdapterSettings
+from gateway.config.batches import BatchSettings as BatchSettings
 from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
 from gateway.config.default_pools import DEMO as DEMO
@@ -209,33 +211,6 @@ class TenantSettings(Section, frozen=True):
     ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
 
 
-class AdapterSettings(Section, frozen=True):
-    """LoRA adapters, which clients name as `model`; see [adapters.md](adapters.md)."""
-
-    registry: Annotated[
-        str | None,
-        Meta(
-            description="Folder or address (s3://bucket/path, ...) of the registry; empty: `adapters` in `redis.data`. "
-            "Engines that `serve` does not start need the same with `--adapters`."
-        ),
-    ] = None
-    poll: Annotated[Seconds, Meta(description="Seconds between two reads of the registry's names.")] = 0.5
-    sources: Annotated[
-        list[str],
-        Meta(
-            description="Stores from which the admin API may register adapters: addresses that theirs must begin with, "
-            'such as `["s3://bucket/adapters", "file:///srv/adapters"]`.'
-        ),
-    ] = []
-    max_upload_bytes: Annotated[
-        Positive, Meta(description="Largest weights that the admin API takes, uploaded or fetched.")
-    ] = 2_147_483_648
-    max_upload_bytes_per_tenant: Annotated[
-        Positive,
-        Meta(description="Bytes of one tenant's uploads that one gateway holds until they are registered."),
-    ] = 4_294_967_296
-
-
 class AdminSettings(Section, frozen=True):
     """The admin API, see [admin-api.md](admin-api.md)."""
 
@@ -259,6 +234,7 @@ class Settings(Section, frozen=True):
     embedder: EmbedderSettings = EmbedderSettings()
     semantic_cache: SemanticCacheSettings = SemanticCacheSettings()
     usage: UsageSettings = UsageSettings()
+    batches: BatchSettings = BatchSettings()
     router: RouterSettings = RouterSettings()
     adapters: AdapterSettings = AdapterSettings()
     models: ModelStoreSettings = ModelStoreSettings()

@@ -154,7 +154,7 @@ class Choices:
         while True:
             finished = [log.finished for log in self.logs]
             for end in finished:
-                _check(end)
+                check_end(end)
             if all(finished):
                 return
             await self._news.wait()
@@ -172,7 +172,7 @@ class Choices:
             self._news.clear()
             for index, viewer in enumerate(self._viewers):
                 for entry in viewer.read():
-                    _check(entry.event)
+                    check_end(entry.event)
                     if isinstance(entry.event, TextDelta | ArgumentsDelta):
                         self._output_tokens += len(entry.event.token_ids)
                     yield index, entry
@@ -227,12 +227,17 @@ async def respond(request: Request, format: Format) -> Response:
     body = await read_parameters(request, principal, format.body)
     asked = format.parse(body, from_headers(request.headers))
     key = request.headers.get("idempotency-key")
-    return await while_connected(request.receive, _answer(gateway, principal, asked, format, key))
+    return await while_connected(request.receive, answer(gateway, principal, asked, format, key))
 
 
-async def _answer(
-    gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format, key: str | None
+async def answer(
+    gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format, key: str | None = None
 ) -> Response:
+    """Answer a request in the format of its endpoint. Args: key: the client's idempotency key.
+
+    Raises:
+        ApiError: it is refused, or fails before its stream begins.
+    """
     try:
         choices = await Choices.start(asked, gateway, principal, key)
     except ContextLengthExceeded as error:
@@ -275,7 +280,7 @@ def _fingerprint(model: str) -> str:
     return "fp_" + hashlib.sha256(f"{__version__} {model}".encode()).hexdigest()[:10]
 
 
-def _check(event: TurnEvent | None) -> None:
+def check_end(event: TurnEvent | None) -> None:
     """Raise the error that ended a turn early."""
     match event:
         case Finished(error=ApiError() as error):

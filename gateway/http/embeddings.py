@@ -54,7 +54,7 @@ class EmbeddingFormat(Struct, frozen=True):
 
 async def create(request: Request) -> Response:
     """`POST /v1/embeddings`."""
-    return await respond(request, EmbeddingFormat(EmbeddingCreate, parse_embedding_create, _embedding_list))
+    return await respond(request, OPENAI)
 
 
 async def respond(request: Request, format: EmbeddingFormat) -> Response:
@@ -62,13 +62,14 @@ async def respond(request: Request, format: EmbeddingFormat) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     asked = format.parse(await read_parameters(request, principal, format.body))
-    return await while_connected(request.receive, _answer(gateway, principal, asked, format))
+    return await while_connected(request.receive, answer(gateway, principal, asked, format))
 
 
 routes: list[BaseRoute] = [Route("/v1/embeddings", create, methods=["POST"])]
 
 
-async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest, format: EmbeddingFormat) -> Response:
+async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest, format: EmbeddingFormat) -> Response:
+    """Compute the vectors that are asked for. Raises ApiError."""
     client, hello = _embedder(gateway, principal, asked.model)
     dimensions = _dimensions(gateway, hello, asked.dimensions)
     tenant = gateway.view.tenant(principal.tenant)
@@ -217,3 +218,6 @@ def _embedding_list(asked: EmbeddingRequest, vectors: Vectors, tokens: int) -> d
     data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(shown)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": asked.model, "usage": usage}
+
+
+OPENAI = EmbeddingFormat(EmbeddingCreate, parse_embedding_create, _embedding_list)

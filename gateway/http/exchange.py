@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.access.identity import Principal
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, TooLarge, UnsupportedMediaType
 from gateway.protocol.log import TurnLog
-from gateway.protocol.nesting import check_depth
+from gateway.protocol.nesting import decode_json
 from gateway.protocol.requests import only_known
 from gateway.protocol.stream import Routed
-from gateway.services import gateway_of
+from gateway.services import Gateway, gateway_of
 from gateway.telemetry.trace import TurnTrace
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
@@ -56,11 +56,7 @@ async def read_object(request: Request) -> dict[str, Any]:
             f"content-encoding: {coding[:80]!r} is not supported; send the body as it is, or compressed with gzip",
             param="content-encoding",
         )
-    try:
-        body = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    check_depth(body, "the body", "invalid_json")
+    body = decode_json(content, "the body", "invalid_json")
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return body
@@ -68,8 +64,12 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 async def read_parameters(request: Request, principal: Principal, type_: type[Struct]) -> dict[str, Any]:
     """Read a body for this struct, see `read_object`, without unknown parameters if the tenant ignores them."""
-    body = await read_object(request)
-    return only_known(body, type_) if gateway_of(request).identity.ignores_unknown(principal) else body
+    return parameters(gateway_of(request), principal, await read_object(request), type_)
+
+
+def parameters(gateway: Gateway, principal: Principal, body: dict[str, Any], type_: type[Struct]) -> dict[str, Any]:
+    """Return a body for this struct, without unknown parameters if the tenant ignores them."""
+    return only_known(body, type_) if gateway.identity.ignores_unknown(principal) else body
 
 
 def _unzipped(content: bytes, limit: int) -> bytes:

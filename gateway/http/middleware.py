@@ -88,15 +88,16 @@ class HostCheck:
 
 
 class BodyLimit:
-    """Refuses a request whose body is above `limit` bytes, while it is read; `elsewhere` has limits of its own."""
+    """Refuses a request whose body is above `limit` bytes, while it is read; paths that begin like one of `elsewhere`
+    have limits of their own."""
 
-    def __init__(self, app: ASGIApp, limit: int, elsewhere: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, limit: int, elsewhere: tuple[str, ...] = ()) -> None:
         self.app = app
         self.limit = limit
         self.elsewhere = elsewhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (self.elsewhere is not None and scope["path"].startswith(self.elsewhere)):
+        if scope["type"] != "http" or scope["path"].startswith(self.elsewhere):
             await self.app(scope, receive, send)
             return
         read = 0

@@ -44,7 +44,8 @@ routes: list[BaseRoute] = [Route("/v1/openapi.json", read, methods=["GET"])]
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds = [kind for each in OPERATIONS for kind in (each.body, each.answer, each.stream, each.error) if kind]
+    used = ((each.body, each.form, each.answer, each.stream, each.error) for each in OPERATIONS)
+    kinds = [kind for each in used for kind in each if kind]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -80,6 +81,9 @@ def _described(operation: Operation) -> dict[str, Any]:
     }
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": _json(operation.body)}
+    if operation.form is not None:
+        form = {"multipart/form-data": {"schema": _reference(operation.form)}}
+        described["requestBody"] = {"required": True, "content": form}
     return described
 
 
@@ -95,7 +99,7 @@ def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    content = _json(operation.answer)
+    content = {"application/octet-stream": {}} if operation.answer is None else _json(operation.answer)
     if operation.stream is not None:
         content["text/event-stream"] = {"schema": _event(operation.stream)}
     phrase = http.HTTPStatus(operation.status).phrase

@@ -7,8 +7,11 @@ from typing import Literal
 from msgspec import Struct
 
 from gateway import errors
+from gateway.batches.state import BatchCreate
 from gateway.errors import ApiError
+from gateway.http.batches import BatchesPage
 from gateway.http.feedback import FeedbackCreate
+from gateway.http.files import FileForm, FilesPage
 from gateway.protocol import answers
 from gateway.protocol.anthropic.errors import OVERLOADED
 from gateway.protocol.anthropic.requests import MessageCount, MessageCreate
@@ -46,9 +49,12 @@ class Operation(Struct, frozen=True):
     name: str
     """What clients made from the description call it."""
     summary: str
-    answer: type[Struct]
+    answer: type[Struct] | None
+    """Type of the answer; None: bytes."""
     status: int = 200
     body: type[Struct] | None = None
+    form: type[Struct] | None = None
+    """Parts of a `multipart/form-data` body."""
     query: type[Struct] | None = None
     stream: type[Struct] | None = None
     """The data of each event of a stream, if a request may ask for one."""
@@ -66,7 +72,7 @@ class Operation(Struct, frozen=True):
     def codes(self) -> dict[int, list[str]]:
         """Codes of its errors by status."""
         found = [*_ALWAYS, *self.raises]
-        found += [errors.TooLarge, errors.UnsupportedMediaType] if self.body is not None else []
+        found += [errors.TooLarge, errors.UnsupportedMediaType] if self.body or self.form else []
         found += [errors.NotFound] if "{" in self.path else []
         found += [errors.ModelNotFound, errors.Conflict, errors.EngineFailed, errors.NotCached] if self.turns else []
         codes: dict[int, list[str]] = {}
@@ -169,6 +175,38 @@ OPERATIONS = (
         body=EmbeddingCreate,
         raises=(errors.ModelNotFound,),
     ),
+    Operation(
+        "post",
+        "/v1/files",
+        "create_file",
+        "Upload the requests of a batch",
+        answers.File,
+        form=FileForm,
+        raises=(errors.Conflict,),
+    ),
+    Operation("get", "/v1/files", "list_files", "List files", answers.FileList, query=FilesPage),
+    Operation("get", "/v1/files/{id}", "read_file", "Describe a file", answers.File),
+    Operation("get", "/v1/files/{id}/content", "read_file_content", "Read a file", None),
+    Operation("delete", "/v1/files/{id}", "delete_file", "Delete a file", answers.DeletedFile),
+    Operation(
+        "post",
+        "/v1/batches",
+        "create_batch",
+        "Answer the requests of a file when there is room",
+        answers.BatchObject,
+        body=BatchCreate,
+        raises=(errors.NotFound, errors.Conflict),
+    ),
+    Operation(
+        "post",
+        "/v1/batches/{id}/cancel",
+        "cancel_batch",
+        "End a batch",
+        answers.BatchObject,
+        raises=(errors.Conflict,),
+    ),
+    Operation("get", "/v1/batches", "list_batches", "List batches", answers.BatchList, query=BatchesPage),
+    Operation("get", "/v1/batches/{id}", "read_batch", "Read a batch as it stands", answers.BatchObject),
     Operation("get", "/v1/models", "list_models", "List the names that `model` may have", answers.ModelObjectList),
     Operation("get", "/v1/models/{model}", "read_model", "Describe one of these names", answers.Model),
     Operation(

@@ -42,7 +42,7 @@ async def create(request: Request) -> Response:
     if stream:
         return _stream(gateway, viewer, request)
     with viewer:
-        return await while_connected(request.receive, _whole(viewer))
+        return await while_connected(request.receive, whole(viewer))
 
 
 async def read(request: Request) -> Response:
@@ -100,8 +100,12 @@ routes: list[BaseRoute] = [
 ]
 
 
-async def _whole(viewer: Viewer) -> Response:
-    """Wait for the end of the turn and answer with the whole response."""
+async def whole(viewer: Viewer) -> Response:
+    """Wait for the end of the turn and answer with the whole response.
+
+    Raises:
+        ApiError: it has failed.
+    """
     turn = viewer.turn
     await _ended(viewer)
     if turn.log.finished is not None and turn.log.finished.error is not None:

@@ -10,6 +10,7 @@ from gateway.protocol.stream import LimitReading, LimitState
 
 _TOKENS = ("input_tokens_per_minute", "output_tokens_per_minute")
 _SPEND = ("spend_per_day", "spend_per_month")
+_RATES = ("requests_per_minute", *_TOKENS)
 
 
 def read(subjects: Sequence[LimitSubject], counters: Sequence[Counters], soft: float) -> LimitState:
@@ -112,3 +113,18 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or hours else "") + f"{rest / 1000:g}s"
+
+
+def leaves(state: LimitState, share: float, turns: int) -> bool:
+    """Whether one more turn that may use only this share of each rate, and of the running turns, may begin.
+
+    Args:
+        turns: number of such turns that have begun, whether or not they count as running yet.
+    """
+    for reading in state.readings:
+        used, most = reading.limit - reading.remaining, share * reading.limit
+        if reading.name == "concurrent_turns" and max(used, turns) + 1 > max(1, most):
+            return False
+        if reading.name in _RATES and used >= most:
+            return False
+    return True

@@ -35,6 +35,11 @@ class Share(Struct, frozen=True):
         return _TIERS[self.service]
 
 
+def may_have(tenant: Tenant, service: ServiceClass) -> bool:
+    """Whether a tenant's requests may be served in a class."""
+    return service == tenant.service or service in tenant.services
+
+
 def share_of(tenant: Tenant, asked: ServiceTier) -> Share:
     """The share of a turn that asks for a service tier.
 
@@ -42,9 +47,8 @@ def share_of(tenant: Tenant, asked: ServiceTier) -> Share:
         InvalidRequest: the tenant may not have it.
     """
     service = _CLASSES.get(asked, tenant.service)
-    allowed = {tenant.service, *tenant.services}
-    if service not in allowed:
-        tiers = sorted({"auto", "default", *(tier for tier, its in _CLASSES.items() if its in allowed)})
+    if not may_have(tenant, service):
+        tiers = sorted({"auto", "default", *(tier for tier, its in _CLASSES.items() if may_have(tenant, its))})
         raise InvalidRequest(
             f"service_tier: {asked!r} is not open to this tenant; use one of {', '.join(tiers)}",
             param="service_tier",

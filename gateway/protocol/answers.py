@@ -236,6 +236,68 @@ class EmbeddingList(Struct):
     usage: EmbeddingUsage
 
 
+class File(Struct):
+    """A file."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"]
+
+
+class FileList(Struct):
+    """A page of files."""
+
+    object: Literal["list"]
+    data: list[File]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedFile(Struct):
+    """What is told of a file that is deleted."""
+
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class BatchObject(Struct):
+    """A batch as it stands. It also has the times at which it entered each status."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    input_file_id: str
+    completion_window: Literal["24h"]
+    status: Literal[
+        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+    ]
+    created_at: int
+    expires_at: int
+    output_file_id: str | None
+    error_file_id: str | None
+    errors: dict[str, Any] | None
+    request_counts: dict[str, int]
+    usage: dict[str, Any]
+    metadata: dict[str, str] | None
+
+
+class BatchList(Struct):
+    """A page of batches."""
+
+    object: Literal["list"]
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class Model(Struct):
     """A name that `model` may have."""
 

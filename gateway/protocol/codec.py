@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.events import Event, wants_extensions
-from gateway.protocol.nesting import check_depth
+from gateway.protocol.nesting import check_depth, decode_json
 
 
 class Codec(Protocol):
@@ -46,12 +46,7 @@ class JsonCodec:
         return msgspec.json.encode(event).decode()
 
     def decode(self, message: str | bytes) -> dict[str, Any]:
-        try:
-            value = msgspec.json.decode(message)
-        # A text message from Python may hold a lone surrogate, a binary one invalid UTF-8: both are UnicodeErrors.
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidRequest(f"the message is not valid JSON: {error}", code="invalid_json") from None
-        return _object(value, "invalid_json")
+        return _object(decode_json(message, "the message", "invalid_json"))
 
 
 class MsgpackCodec:
@@ -75,7 +70,8 @@ class MsgpackCodec:
             value = msgspec.msgpack.decode(message)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise InvalidRequest(f"the message is not valid MessagePack: {error}", code="invalid_msgpack") from None
-        return _object(value, "invalid_msgpack")
+        check_depth(value, "the message", "invalid_msgpack")
+        return _object(value)
 
 
 CODECS: tuple[type[Codec], ...] = (JsonCodec, MsgpackCodec)
@@ -94,8 +90,7 @@ def negotiate(offered: Sequence[str], headers: Mapping[str, str]) -> tuple[Codec
     return JsonCodec(extensions=wants_extensions(headers)), None
 
 
-def _object(value: object, code: str) -> dict[str, Any]:
-    check_depth(value, "the message", code)
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest(
             f"a message is an object with a `type`; this one was {type(value).__name__}", code="invalid_message"

@@ -1,8 +1,11 @@
-"""How deep a client's JSON may be nested: whatever walks through a body afterwards may do so recursively."""
+"""Decodes a client's JSON, and says how deep it may be nested: whatever walks through it afterwards may do so
+recursively."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from gateway.errors import InvalidRequest
 
@@ -34,3 +37,18 @@ def check_depth(value: Any, what: str, code: str) -> None:
     """
     if json_depth(value) > MAX_LEVELS:
         raise InvalidRequest(f"{what} is nested deeper than {MAX_LEVELS} levels; flatten it", code=code)
+
+
+def decode_json(content: bytes | str, what: str, code: str) -> Any:
+    """Decode JSON. For `what` and `code` see `check_depth`.
+
+    Raises:
+        InvalidRequest: it is not valid, or nested too deep.
+    """
+    try:
+        value = msgspec.json.decode(content)
+    # Text from Python may hold a lone surrogate, bytes may be invalid UTF-8: both are UnicodeErrors.
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is not valid JSON: {error}", code=code) from None
+    check_depth(value, what, code)
+    return value

@@ -29,10 +29,12 @@ from gateway.app import create_app
 from gateway.config.settings import demo_settings
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.attempts import Attempt, client, invented, over_a_socket, over_http, without_own, written
+from tests.gateway.batches import use
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served, eventually
 from tests.gateway.engines.test_adapters import OTHER_KEY, TENANTS
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.sockets import ask
+from tests.gateway.tenant_cases import ASK, CASES
 from tests.gateway.turns.test_across_gateways import started, two
 
 pytestmark = pytest.mark.anyio
@@ -42,56 +44,6 @@ CANARY = "canary7f3a"
 PAGE = "https://page.example"
 """Where demo got its tickets."""
 OTHER_PAGE = "https://other.example"
-
-
-ASK: dict[str, Any] = {"model": "tiny-small", "input": "hello", "max_output_tokens": 1}  # more could be merged, or not
-CHAT: dict[str, Any] = {"model": "$", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-OLLAMA: dict[str, Any] = {"model": "$", "messages": CHAT["messages"], "options": {"num_predict": 2}, "stream": False}
-PROMPT: dict[str, Any] = {"model": "$", "prompt": "hello", "max_tokens": 2}
-AS_KEY = Attempt("ticket", headers={"authorization": "Bearer $"})
-
-CASES: dict[str, list[Attempt]] = {
-    "POST /v1/responses": [
-        Attempt("response", {**ASK, "previous_response_id": "$"}),
-        Attempt("response", {**ASK, "previous_response_id": "$", "stream": True}),
-        Attempt("model", {**ASK, "model": "$"}),
-        Attempt("model", {**ASK, "model": "$", "stream": True}),
-        Attempt("idempotency key", ASK, headers={"idempotency-key": "$"}),
-    ],
-    "GET /v1/responses/{id}": [
-        Attempt("response"),
-        Attempt("response", query="?stream=true"),
-        Attempt("response", query="?stream=true&starting_after=1"),
-    ],
-    "DELETE /v1/responses/{id}": [Attempt("response")],
-    "GET /v1/responses/{id}/input_items": [Attempt("response"), Attempt("response", query="?limit=1&order=asc")],
-    "POST /v1/responses/{id}/cancel": [Attempt("response")],
-    "POST /v1/responses/{id}/feedback": [Attempt("response", {"rating": "up"})],
-    "GET /v1/models": [AS_KEY],
-    "GET /v1/models/": [AS_KEY],
-    "GET /v1/models/{model:path}": [Attempt("model")],
-    "POST /v1/chat/completions": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True, "n": 2})],
-    "POST /v1/completions": [Attempt("model", PROMPT), Attempt("model", {**PROMPT, "stream": True})],
-    "POST /v1/messages": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True})],
-    "POST /v1/messages/count_tokens": [
-        Attempt("model", {key: value for key, value in CHAT.items() if key != "max_tokens"})
-    ],
-    "POST /api/chat": [Attempt("model", OLLAMA), Attempt("model", {**OLLAMA, "stream": True})],
-    "POST /api/generate": [Attempt("model", {"model": "$", "prompt": "hello", "options": {"num_predict": 2}})],
-    "GET /api/tags": [AS_KEY],
-    "POST /api/show": [Attempt("model", {"model": "$"})],
-    "POST /v1/embeddings": [AS_KEY],
-    "POST /v1/tickets": [AS_KEY],
-    "WS /v1/responses": [
-        Attempt("response", {"type": "response.create", **ASK, "previous_response_id": "$", "stream_id": "a"}),
-        Attempt("response", {"type": "response.cancel", "response_id": "$", "stream_id": "a"}),
-        Attempt("response", {"type": "response.resume", "response_id": "$"}),
-        Attempt("response", {"type": "response.resume", "response_id": "$", "starting_after": 2}),
-        Attempt("model", {"type": "response.create", **ASK, "model": "$"}),
-        Attempt("idempotency key", {"type": "response.create", **ASK, "idempotency_key": "$"}),
-    ],
-}  # fmt: skip
-"""By method and path of a route."""
 
 OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "version")
 FOR_EVERYBODY = {f"GET /{path}" for path in OPEN}
@@ -176,6 +128,13 @@ async def world(
             headers = {"idempotency-key": f"key-000{number}"}
             response = await home.client.responses.create(model="tiny-large", input=CANARY, extra_headers=headers)
             assert response.output_text == CANARY
+        client = home.client
+        file = await use.uploaded(client, use.jsonl([use.line(CANARY, model="tiny-large")]), f"{CANARY}.jsonl")
+        batch = await client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"note": CANARY}
+        )
+        batch = await use.ended(client, batch)
+        assert batch.output_file_id is not None
         frames["large"].gate.clear()
         running = await started(socket, text=CANARY, **asked)
         while CANARY not in (await home.client.responses.retrieve(running)).output_text:  # noqa: ASYNC110
@@ -183,6 +142,7 @@ async def world(
         ids = [running, *(events[-1]["response"]["id"] for events in (ended, unstored)), response.id]
         tickets = [await ticket(home, KEY) for _ in range(4)]
         names = {"response": ids, "model": ["secret-tone", "secret-sold"], "ticket": tickets}
+        names |= {"file": [file.id, batch.output_file_id], "batch": [batch.id]}
         yield World(home, stranger, names, iter([f"key-000{number}" for number in range(5)]))
 
 
@@ -357,7 +317,9 @@ async def belongings(has: World) -> list[Any]:
     """What demo sees of its own."""
     async with client(has.home, KEY) as own:
         paths = [f"/v1/responses/{id}{more}" for id in has.names["response"] for more in ("", "/input_items")]
-        found = [await own.get(path) for path in (*paths, "/v1/models")]
+        paths += [f"/v1/files/{id}/content" for id in has.names["file"]]
+        paths += [f"/v1/batches/{id}" for id in has.names["batch"]]
+        found = [await own.get(path) for path in (*paths, "/v1/files", "/v1/models")]
     assert {response.status_code for response in found} == {200}
     assert all(CANARY in response.text for response in found)
     assert found[0].json()["status"] == "in_progress"

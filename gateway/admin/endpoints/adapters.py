@@ -42,10 +42,10 @@ from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import IfMatch, entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints
-from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
 from gateway.engines.pools import Pool
 from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, invalid_value
+from gateway.http.forms import FileSink, Form
 from gateway.registration.job_state import RegistrationJob
 from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
 from gateway.registration.upload_room import Upload
@@ -214,16 +214,22 @@ async def _edit(
 async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
     """Write an upload's files into its folder; returns its request and a digest of the files."""
     await asyncio.to_thread(upload.folder.mkdir, parents=True, mode=0o700)
+    sinks = {"config": FileSink(upload.folder / CONFIG), "weights": FileSink(upload.folder / WEIGHTS)}
     form = Form(
         call.request.headers["content-type"],
-        files={"config": upload.folder / CONFIG, "weights": upload.folder / WEIGHTS},
+        sinks=sinks,
         limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": call.gateway.registrar.max_bytes},
         observe=upload.add,
     )
-    await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
-    upload.received()
     try:
-        return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
+        await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
+    finally:
+        for sink in sinks.values():
+            sink.close()
+    upload.received()
+    digest = " ".join(f"{name}:{sink.digest}" for name, sink in sinks.items())
+    try:
+        return msgspec.json.decode(form.values["request"], type=AdapterUpload), digest
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise invalid_value("request", f"{error}") from None
 

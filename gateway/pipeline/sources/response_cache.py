@@ -141,8 +141,10 @@ class StoredAnswers:
         caching = turn.request.caching
         # Answers with calls are nobody else's, and whether there will be calls is known at the end only.
         shared = turn.request.tools is None or not turn.request.tools.active
+        # Nobody is to wait behind a turn that everybody goes before.
+        leads = shared and not caching.only_if_cached and turn.request.service_tier != "flex"
         wish = Wish(
-            turn=turn.id if shared and not caching.only_if_cached else "",
+            turn=turn.id if leads else "",
             refresh=caching.refresh,
             max_age=caching.max_age,
             follow=shared,

@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.telemetry.activity import Activity
 from gateway.telemetry.metrics.answers import AnswerMetrics
+from gateway.telemetry.metrics.batches import BatchMetrics
 from gateway.telemetry.metrics.connections import ConnectionMetrics
 from gateway.telemetry.metrics.engines import EngineMetrics
 from gateway.telemetry.metrics.limits import LimitMetrics
@@ -82,6 +83,7 @@ class Metrics:
         self.budgets = BudgetMetrics(registry)
         self.trials = TrialMetrics(registry)
         self.semantic = SemanticMetrics(registry)
+        self.batches = BatchMetrics(registry)
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type: Prometheus' text format, or OpenMetrics if accepted."""

@@ -9,8 +9,9 @@ from websockets.exceptions import InvalidStatus
 from gateway.access.identity import Principal
 from gateway.config.settings import PriceSettings
 from gateway.limits.counters import DAY, UNIT, Amounts, Counters, LimitSubject, bounds_of
-from gateway.limits.readings import check_size, duration, headers, read, refusal
+from gateway.limits.readings import check_size, duration, headers, leaves, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
+from gateway.protocol.stream import LimitReading, LimitState
 from gateway.records.directory import Tenant
 from gateway.records.quota import Quota
 from tests.gateway.conftest import Serve
@@ -151,3 +152,25 @@ async def test_http_and_sockets_are_told_before_a_limit_bites(serve: Serve) -> N
         async with served.connect():
             pass
         await served.settle()
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "remaining", "turns", "room"),
+    [
+        ("requests_per_minute", 10, 6, 0, True),
+        ("requests_per_minute", 10, 5, 0, False),
+        ("output_tokens_per_minute", 1, 1, 9, True),
+        ("concurrent_turns", 1, 1, 0, True),
+        ("concurrent_turns", 1, 0, 0, False),
+        ("concurrent_turns", 4, 4, 1, True),
+        ("concurrent_turns", 4, 4, 2, False),
+        ("concurrent_turns", 4, 2, 0, False),
+        ("spend_per_day", 10, 0, 0, True),
+        ("open_sockets", 10, 0, 0, True),
+    ],
+)
+def test_what_is_left_to_others(name: str, limit: int, remaining: int, turns: int, room: bool) -> None:
+    """Half of the rates and running turns; budgets are not kept back."""
+    state = LimitState((LimitReading(name, "tenant", limit, remaining, 0.0),))
+    assert leaves(state, 0.5, turns) == room
+    assert leaves(LimitState(), 0.5, turns)

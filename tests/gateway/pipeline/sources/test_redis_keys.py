@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.batches.use import begun, line
 from tests.gateway.conftest import KEY, Serve
 from tests.gateway.limits.use import STILL
 from tests.gateway.pipeline.sources.conftest import TEXT, Speaker, ask, request, run, said, speaking
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 ROW = re.compile(r"^\| `(rh1:[^`]+)` \| (\w+) \| (.*) \| ([^|]+) \|$", re.MULTILINE)
 LIMITS = ("rh1:limit:", "rh1:limit-held:", "rh1:limit-lease:", "rh1:limit-tenants")
-WITHOUT_TTL = ("rh1:{directory}:", "rh1:usage", *LIMITS)
+WITHOUT_TTL = ("rh1:{directory}:", "rh1:usage", "rh1:{batches}:queue", *LIMITS)
 """Keys that Redis must never drop to make room: they have caps, or gateways delete them."""
 
 
@@ -34,7 +35,9 @@ def _pattern(key: str) -> str:
 
 
 async def test_every_key_that_is_written_is_documented_and_bounded(serve: Serve, speaker: Speaker) -> None:
-    """By turns that miss, hit, follow, are invalidated, kept, limited, counted and billed; by tickets and the audit."""
+    """By turns that miss, hit, follow, are invalidated, kept, limited, counted and billed; by tickets, the audit, and a
+    batch.
+    """
     rows, seen = documented(), set()
     async with speaking(serve, speaker, limits=STILL) as served:
         redis = served.gateway.redis
@@ -43,9 +46,11 @@ async def test_every_key_that_is_written_is_documented_and_bounded(serve: Serve,
         await served.gateway.response_cache.invalidate("demo", "faq")
         await served.client.post("/tickets", cast_to=object, body={}, options={"headers": {"Origin": served.url}})
         speaker.engine.gate.clear()
+        await begun(served.client, [line("a"), line("b")])
         running = ask(served, request("something else"))
         await said(running, TEXT)
         wanted = {"rh1:resp:", "rh1:flight:", "rh1:epochs:", "rh1:stat:", "rh1:usage:", "rh1:turn:", "rh1:limit:"}
+        wanted |= {"rh1:file:", "rh1:file-bytes:", "rh1:batch:", "rh1:batch-index:", "rh1:{batches}:"}
         found: list[str] = []
 
         async def read() -> bool:

@@ -1,12 +1,12 @@
-"""Adapters sent as `multipart/form-data`: each part goes straight to a file or a small buffer, within limits."""
+"""Reads `multipart/form-data`: each part goes straight to a sink or a small buffer, within limits."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -14,15 +14,49 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from gateway.errors import InvalidRequest, TooLarge, invalid_value
 
 _FLUSH = 1024 * 1024
-"""Bytes gathered before they are written, in a thread."""
+"""Bytes gathered before they are written."""
+
+
+class Sink(Protocol):
+    """Takes the content of a part as it comes."""
+
+    async def write(self, content: bytes) -> None: ...
+
+
+class FileSink:
+    """Writes a part to a new file, in threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._file: BinaryIO | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of what was written."""
+        return self._digest.hexdigest()
+
+    async def write(self, content: bytes) -> None:
+        await asyncio.to_thread(self._write, content)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, content: bytes) -> None:
+        if self._file is None:
+            self._file = self._path.open("xb")
+        self._digest.update(content)
+        self._file.write(content)
 
 
 class Form:
     """Reads a form whose parts are known by name.
 
     Args:
-        files: part -> the file it goes to.
-        limits: part -> most bytes; parts that are no file are kept in memory.
+        sinks: part -> what takes it; it is written to at least once.
+        limits: part -> most bytes; parts without a sink are kept in memory.
+        optional: parts that may be left out.
         observe: told how many bytes have come, before they are written; what it raises ends the form.
     """
 
@@ -30,8 +64,9 @@ class Form:
         self,
         content_type: str,
         *,
-        files: Mapping[str, Path],
+        sinks: Mapping[str, Sink],
         limits: Mapping[str, int],
+        optional: Collection[str] = (),
         observe: Callable[[int], None] = lambda count: None,
     ) -> None:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
@@ -41,14 +76,16 @@ class Form:
                 param="Content-Type",
                 code="invalid_multipart",
             )
-        self._paths = files
+        self._sinks = sinks
         self._limits = limits
+        self._optional = optional
         self._observe = observe
         self.values: dict[str, bytearray] = {}
-        """What was sent; for a part that is a file, what is not written yet."""
-        self._digests = {name: hashlib.sha256() for name in files}
+        """What was sent; for a part with a sink, what is not written yet."""
+        self.filenames: dict[str, str] = {}
+        """Names of files, as the client has named them, by part."""
         self._sizes: dict[str, int] = {}
-        self._files: dict[str, BinaryIO] = {}
+        self._written: set[str] = set()
         self._part = ""
         self._header = bytearray()
         self._value = bytearray()
@@ -92,35 +129,22 @@ class Form:
             raise InvalidRequest(f"the body is not multipart/form-data: {error}", code="invalid_multipart") from None
         except TimeoutError:
             raise InvalidRequest(f"nothing was sent for {patience:g} s", code="invalid_multipart") from None
-        finally:
-            for file in self._files.values():
-                file.close()
         if not self._complete:
             raise InvalidRequest("the body ends before its last boundary", code="invalid_multipart")
         for name in self._limits:
-            if name not in self._sizes:
+            if name not in self._sizes and name not in self._optional:
                 raise InvalidRequest(
                     f"{name}: the form has no such part", param=name, code="missing_required_parameter"
                 )
 
-    @property
-    def digest(self) -> str:
-        """Of all files together."""
-        return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in sorted(self._digests.items()))
-
     async def _flush(self, least: int) -> None:
-        for name, path in self._paths.items():
+        for name, sink in self._sinks.items():
             pending = self.values.get(name)
-            if pending is None or (len(pending) < least and name in self._files):
+            if pending is None or (len(pending) < least and name in self._written):
                 continue
-            if name not in self._files:
-                self._files[name] = path.open("xb")
+            self._written.add(name)
             content, self.values[name] = bytes(pending), bytearray()
-            await asyncio.to_thread(self._write, name, content)
-
-    def _write(self, name: str, content: bytes) -> None:
-        self._digests[name].update(content)
-        self._files[name].write(content)
+            await sink.write(content)
 
     def _begin(self) -> None:
         self._part, self._disposition = "", b""
@@ -138,8 +162,8 @@ class Form:
         self._value.clear()
 
     def _on_headers_finished(self) -> None:
-        # The file's own name, which a client may choose, is not looked at.
-        name = parse_options_header(self._disposition)[1].get(b"name", b"").decode("utf-8", "replace")
+        options = parse_options_header(self._disposition)[1]
+        name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in self._limits:
             known = ", ".join(self._limits)
             raise InvalidRequest(
@@ -150,6 +174,7 @@ class Form:
         self._part = name
         self._sizes[name] = 0
         self.values[name] = bytearray()
+        self.filenames[name] = options.get(b"filename", b"").decode("utf-8", "replace")
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         self._sizes[self._part] += end - start
