@@ -108,8 +108,8 @@ def api_error(request: Request, error: Exception) -> ApiError:
 def _allowed(request: Request) -> str:
     """Return the methods of a path. Starlette names those of its first route only."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
-    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+    path = next(route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
 
 
 async def on_error(request: Request, error: Exception) -> Response:
