@@ -11,6 +11,7 @@ CHAT: dict[str, Any] = {"model": "$", "messages": [{"role": "user", "content": "
 OLLAMA: dict[str, Any] = {"model": "$", "messages": CHAT["messages"], "options": {"num_predict": 2}, "stream": False}
 BATCH = {"input_file_id": "$", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 PROMPT: dict[str, Any] = {"model": "$", "prompt": "hello", "max_tokens": 2}
+TEXT = {"model": "$", "prompt": "hello"}
 AS_KEY = Attempt("ticket", headers={"authorization": "Bearer $"})
 
 CASES: dict[str, list[Attempt]] = {
@@ -43,6 +44,11 @@ CASES: dict[str, list[Attempt]] = {
     "POST /api/generate": [Attempt("model", {"model": "$", "prompt": "hello", "options": {"num_predict": 2}})],
     "GET /api/tags": [AS_KEY],
     "POST /api/show": [Attempt("model", {"model": "$"})],
+    "POST /api/embed": [AS_KEY],
+    "POST /api/embeddings": [AS_KEY],
+    "POST /tokenize": [Attempt("model", TEXT)],
+    "POST /detokenize": [Attempt("model", {"model": "$", "tokens": [1]})],
+    "GET /tokenizer_info": [Attempt("model", query="?model=$")],
     "POST /v1/embeddings": [AS_KEY],
     "POST /v1/files": [AS_KEY],
     "GET /v1/files": [AS_KEY, Attempt("file", query="?after=$")],

@@ -45,7 +45,7 @@ PAGE = "https://page.example"
 """Where demo got its tickets."""
 OTHER_PAGE = "https://other.example"
 
-OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "version")
+OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "v1/openapi.json", "version")
 FOR_EVERYBODY = {f"GET /{path}" for path in OPEN}
 """Endpoints that ask for no key, and therefore show nothing of any tenant."""
 

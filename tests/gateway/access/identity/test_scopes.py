@@ -19,7 +19,17 @@ from tests.gateway.conftest import Serve, Served, receive, send
 
 pytestmark = pytest.mark.anyio
 
-PUBLIC = {"/", "/api/version", "/static", "/ui/config.json", "/health", "/healthz", "/version", "/readyz", "/metrics"}
+PUBLIC = {
+    "/",
+    "/api/version",
+    "/health",
+    "/healthz",
+    "/metrics",
+    "/readyz",
+    "/static",
+    "/ui/config.json",
+    "/version",
+} | {"/v1/openapi.json"}
 """Paths that need no key."""
 
 
@@ -42,11 +52,14 @@ TENANTS = [
 ]
 
 
+TOKENS = ("/tokenize", "/detokenize", "/tokenizer_info")
+
+
 def endpoints(routes: Iterable[BaseRoute]) -> list[tuple[str, str]]:
-    """Method and path of every endpoint under /v1 and /api."""
+    """Method and path of every endpoint under /v1 and /api, and of those for tokens."""
     found = []
     for route in routes:
-        if isinstance(route, Route) and route.path.startswith(("/v1/", "/api/")) and route.path not in PUBLIC:
+        if isinstance(route, Route) and route.path.startswith(("/v1/", "/api/", *TOKENS)) and route.path not in PUBLIC:
             found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
         else:
             assert isinstance(route, Route | Mount | WebSocketRoute)
