@@ -35,6 +35,8 @@ __all__ = ["EngineCore", "EngineFeatures", "RequestError", "SchedulerConfig"]
 
 _STALLED_SECONDS = 0.1
 """Seconds between checks of time limits while all requests wait for loads."""
+_LARGE = 0.25
+"""Share of `step_tokens` from which a step says how long a step of all of them takes."""
 _SMOOTHING = 0.1
 """Weight of the newest step in the moving average of step times."""
 
@@ -82,6 +84,10 @@ class EngineCore:
         self._ended: list[Output] = []
         """Last outputs of requests that ended between steps."""
         self._step_seconds = 0.0
+        self.largest_step = 0.0
+        """Seconds that a step of all `step_tokens` takes: as expected by whoever warmed up, then as measured."""
+        self.predicted_step = 0.0
+        """Seconds that the step that runs now is predicted to take. Any thread may read it."""
 
     def __len__(self) -> int:
         """Number of live requests, including those that wait for something before they can run."""
@@ -126,9 +132,12 @@ class EngineCore:
             RequestError: it is refused; nothing else is affected.
         """
         validate(generate, self.model, adapters=self.serves_adapters)
+        begun = len(generate.prompt) - generate.resumed
         request = Request(
             id=generate.id,
-            prompt=generate.prompt,
+            prompt=generate.prompt[:begun],
+            output=generate.prompt[begun:],
+            resumed=generate.resumed,
             sampling=generate.sampling,
             arrival=self._clock(),
             adapter=generate.adapter,
@@ -139,7 +148,7 @@ class EngineCore:
             queue_timeout=generate.queue_timeout,
             timeout=generate.timeout,
             speculate=generate.speculate,
-            chain_root=chain_root(self.model, len(generate.prompt), generate.adapter, generate.salt),
+            chain_root=chain_root(self.model, begun, generate.adapter, generate.salt),
         )
         if request.id in self._scheduler or (self._constraints is not None and request.id in self._constraints):
             raise RequestError(f"{request.id!r} is a live request; choose another id", field="id")
@@ -262,6 +271,8 @@ class EngineCore:
     def _launch(self, step: CoreStep) -> None:
         """Start the model."""
         step.launched = self._clock()
+        share = step.plan.tokens / self.config.step_tokens
+        self.predicted_step = max(self._step_seconds, self.largest_step * share)
         step.handle = self._runner.launch(step.plan, step.masks)
 
     def _await(self, step: CoreStep) -> None:
@@ -281,6 +292,8 @@ class EngineCore:
             if request.finish is not None:
                 self._release(request)
         elapsed = self._clock() - step.begun
+        if step.plan.tokens >= _LARGE * self.config.step_tokens:
+            self.largest_step = elapsed * self.config.step_tokens / step.plan.tokens
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
 
     def _end_failed_step(self, step: CoreStep) -> None:

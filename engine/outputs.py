@@ -12,7 +12,7 @@ def gained(request: Request, result: Sampled, start: int) -> Output | None:
     prompt_logprobs = _prompt_logprobs(request, result, start)
     if not result.tokens and prompt_logprobs is None:
         return None
-    first = 0 < len(request.output) <= len(result.tokens)
+    first = 0 < len(request.output) - request.resumed <= len(result.tokens)
     return Output(
         request.id,
         tokens=list(result.tokens),

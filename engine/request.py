@@ -96,6 +96,8 @@ class Request:
 
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)
+    resumed: int = 0
+    """Number of the output's first tokens that another engine said: they came with the request."""
     computed: int = 0
     cached: int = 0
     """Prompt tokens whose KV came from the prefix cache at first admission."""

@@ -63,6 +63,16 @@ def validate(request: Generate, model: ModelInfo, *, adapters: bool = False) -> 
             f"token ids must be from 0 to {model.vocabulary - 1}; use the tokenizer of {model.name!r}", field="prompt"
         )
     _validate_sampling(request.sampling, model)
+    if request.resumed:
+        _validate_resumed(request)
+
+
+def _validate_resumed(request: Generate) -> None:
+    _between("resumed", request.resumed, 0, len(request.prompt) - 1)
+    if request.resumed >= request.sampling.max_tokens:
+        raise RequestError("must be below max_tokens; the answer is complete", field="resumed")
+    if request.sampling.prompt_logprobs is not None:
+        raise RequestError("must be null where output is resumed", field="prompt_logprobs")
 
 
 def _validate_sampling(sampling: SamplingParams, model: ModelInfo) -> None:

@@ -12,7 +12,10 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+PROTOCOL_MIN = 1
+"""Oldest version that this one gets on with. Gateways and engines whose ranges meet speak the highest version of both,
+so that they can be updated one by one: 2 adds `Generate.resumed` and the end "moved"."""
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Largest frame that an engine accepts; it closes a connection that sends a larger one."""
 MAX_STEP_BYTES = 64 * 1024 * 1024
@@ -92,6 +95,9 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     """Seconds that the request may wait for its first step; then it ends as overloaded."""
     timeout: float | None = None
     """Seconds that the request may take in all; then it ends with what it has."""
+    resumed: int = 0
+    """How many of the prompt's last tokens are this request's own output, said by another engine: limits, penalties,
+    draws, the grammar and usage go on from there. Only for engines of protocol 2."""
     speculate: bool = True
     """Whether tokens may be drafted for this request. Drafts change its speed, never its tokens."""
     request_id: Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)] = ""
@@ -128,7 +134,22 @@ class Follow(msgspec.Struct, frozen=True, tag="follow"):
     blocks: bool
 
 
-ClientFrame = Generate | Cancel | Announce | Pin | Follow
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """Says which version of the protocol the client speaks; sent after `Ready`, to engines of version 2 or later.
+
+    Without it an engine sends nothing that version 1 does not know.
+    """
+
+    protocol: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Asks the engine to end: no new requests, running ones until `seconds` are over, then the rest as "moved"."""
+
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+
+
+ClientFrame = Generate | Cancel | Announce | Pin | Follow | Hello | Drain
 
 
 class TokenIdLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -163,7 +184,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: list[TokenIdLogprob] | None = None
     prompt_logprobs: list[TokenIdLogprob | None] | None = None
     """Log-probabilities of the prompt in order, over as many outputs as it took steps; None for the first position."""
-    finish: FinishReason | None = None
+    finish: FinishReason | Literal["moved"] | None = None
+    """moved: the engine goes away, and another one may go on with the answer. Not for clients of protocol 1."""
     usage: Usage | None = None
     error: str | None = None
     """Message of finish == "error": what was wrong with the request and what to do about it."""
@@ -211,6 +233,8 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     host_saved_bytes: int = 0
     host_loaded_bytes: int = 0
     """Bytes of KV copied back from host memory since the start; `host_saved_bytes` counts those copied there."""
+    draining: bool = False
+    """Whether the engine is going away and refuses new requests."""
     adapters: tuple[str, ...] | None = None
     """Adapter versions on the device, at most `MAX_RESIDENT_NAMED`; only in the first frame and heartbeats."""
 
@@ -252,10 +276,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):
     """First frame of a connection."""
 
     protocol: int
+    """Newest version of this protocol that the engine speaks."""
     model: ModelInfo
     load: Load
     tells_blocks: bool = False
     """Whether the engine understands `Follow`."""
+    protocol_min: int | None = None
+    """Oldest version that the engine gets on with; None: `protocol` alone."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):

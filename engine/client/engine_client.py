@@ -39,6 +39,7 @@ from engine.wire import (
     MAX_FRAME_BYTES,
     MAX_PINNED,
     MAX_STEP_BYTES,
+    PROTOCOL_MIN,
     PROTOCOL_VERSION,
     Announce,
     Blocks,
@@ -46,6 +47,7 @@ from engine.wire import (
     Follow,
     Generate,
     Grammar,
+    Hello,
     Load,
     ModelInfo,
     Output,
@@ -121,6 +123,7 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._link: Link | None = None
+        self._protocol = 0
         self.tells_blocks = False
         """Whether the engine can tell which prefix blocks it holds; known once it is connected."""
         self._on_blocks: Callable[[Blocks], None] | None = None
@@ -133,6 +136,16 @@ class EngineClient:
     @property
     def connected(self) -> bool:
         return self._connected.is_set()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the engine is connected, stays, and can go on with answers that other engines began."""
+        return self.connected and self._protocol >= 2 and not self.leaving
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the engine is going away and refuses new requests."""
+        return self.load is not None and self.load.draining
 
     @property
     def live(self) -> int:
@@ -192,16 +205,35 @@ class EngineClient:
             raise EngineGone(f"engine {self.address} is not connected", started=False)
         self._next_id += 1
         id = str(self._next_id)
-        generation = Generation(
-            id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop, shown=shown
-        )
-        frame = encode(Generate(id, list(prompt_ids), sampling, **options))
+        request = Generate(id, list(prompt_ids), sampling, **options)
+        generation = Generation(request, self._cancel, text=text, stop=stop, shown=shown)
+        self._begin(generation, request)
+        return generation
+
+    def resume(self, generation: Generation) -> None:
+        """Go on with a generation that another engine has lost, at its next token; its consumer iterates on.
+
+        The engine must serve the same model revision with keys and values of the same type.
+
+        Raises:
+            EngineGone: this engine is not connected, or cannot go on with what another one began.
+            RequestInvalid: the answer is too long for one frame.
+        """
+        if not self.resumes:
+            raise EngineGone(f"engine {self.address} cannot take an answer up", started=True)
+        self._next_id += 1
+        id = str(self._next_id)
+        self._begin(generation, generation.rest(id))
+        generation.resume(id, self._cancel)
+
+    def _begin(self, generation: Generation, request: Generate) -> None:
+        frame = encode(request)
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
-            raise RequestInvalid("prompt: too long for one message; shorten it", started=False, field="prompt")
-        self._live[id] = generation
+            message = "prompt: too long for one message; shorten it"
+            raise RequestInvalid(message, started=generation.started, field="prompt")
+        self._live[request.id] = generation
         self._idle.clear()
         self._send(frame)
-        return generation
 
     def announce(self, adapter: str) -> None:
         """Announce a request for this adapter version, so that the engine can begin to load it."""
@@ -302,8 +334,15 @@ class EngineClient:
     def _handshake(self, frame: ServerFrame) -> None:
         if not isinstance(frame, Ready):
             raise ProtocolError("the engine did not introduce itself")
-        if frame.protocol != PROTOCOL_VERSION:
-            raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
+        oldest = frame.protocol if frame.protocol_min is None else frame.protocol_min
+        if not (oldest <= PROTOCOL_VERSION and frame.protocol >= PROTOCOL_MIN):
+            raise ProtocolError(
+                f"the engine speaks versions {oldest} to {frame.protocol}, this client {PROTOCOL_MIN} to "
+                f"{PROTOCOL_VERSION}; update the older one"
+            )
+        self._protocol = min(frame.protocol, PROTOCOL_VERSION)
+        if self._protocol >= 2:
+            self._send(encode(Hello(PROTOCOL_VERSION)))
         self.info, self.load = frame.model, frame.load
         self.tells_blocks = frame.tells_blocks
         if self._on_blocks is not None and self.tells_blocks:

@@ -12,18 +12,24 @@ import msgspec
 
 from engine.text.detokenizer import StopMatcher
 from engine.text.processor import TextProcessor
-from engine.wire import FinishReason, Output, SamplingParams, TokenIdLogprob, Usage
+from engine.wire import FinishReason, Generate, Output, TokenIdLogprob, Usage
+
+_LEAST_TIMEOUT = 0.001
+"""Seconds for the rest of an answer whose time is over: its engine ends it as it ends any other."""
 
 
 class EngineGone(Exception):
     """The engine cannot be reached or has died. `started` says whether the consumer already has a part of the answer.
 
-    A request that has not started may be sent to another engine; one that has would repeat itself.
+    A request that has not started may be sent to another engine; one that has would repeat itself, but may go on there
+    (`EngineClient.resume`).
     """
 
-    def __init__(self, message: str, *, started: bool) -> None:
+    def __init__(self, message: str, *, started: bool, leaving: bool = False) -> None:
+        """Args: leaving: the engine has said that it goes away, and does what it should."""
         super().__init__(message)
         self.started = started
+        self.leaving = leaving
 
 
 class RequestFailed(Exception):
@@ -101,31 +107,32 @@ class Generation(AsyncIterator[Delta]):
 
     def __init__(
         self,
-        id: str,
+        request: Generate,
         cancel: Callable[[str], None],
-        sampling: SamplingParams,
         *,
-        prompt_tokens: int,
         text: TextProcessor | None = None,
         stop: Sequence[str] = (),
         shown: Collection[int] = (),
     ) -> None:
         if stop and text is None:
             raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
-        self.id = id
+        self.request = request
+        """What the engine was asked first."""
+        self.id = request.id
+        """Id of the request in the engine that has it now."""
         self.prompt_logprobs: list[TokenIdLogprob | None] = []
         """Log-probabilities of the prompt, if asked for: complete with the first delta; the first entry is None."""
         self.ended_in_engine = False
         """Whether the engine has sent its last output for this request."""
         self._cancel = cancel
-        self._min_tokens = sampling.min_tokens
         self._detokenizer = text.detokenizer(shown=shown) if text else None
         self._stops = StopMatcher(stop)
         self._begun = time.monotonic()
         self._first_token: float | None = None
-        self._usage = Usage(prompt_tokens, cached_tokens=0, output_tokens=0, queue_seconds=0.0)
-        self._received = self._given = self._done = 0
-        """Counts of tokens: received; up to the last delta; up to the last delta that the consumer is done with."""
+        self._usage = Usage(len(request.prompt), cached_tokens=0, output_tokens=0, queue_seconds=0.0)
+        self._received: list[int] = []
+        self._given = self._done = 0
+        """Counts of tokens: up to the last delta; up to the last delta that the consumer is done with."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
         self._held: deque[tuple[int, int, int, TokenIdLogprob | None]] = deque()
@@ -137,6 +144,7 @@ class Generation(AsyncIterator[Delta]):
         self._heard = False
         self._delivered = False
         self._ended = False
+        self._moves = 0
         self._result: GenerationResult | None = None
         self._error: Exception | None = None
 
@@ -159,7 +167,7 @@ class Generation(AsyncIterator[Delta]):
     @property
     def usage(self) -> Usage:
         """Token counts so far, also of a generation that was cancelled or has failed."""
-        return msgspec.structs.replace(self._usage, output_tokens=self._received)
+        return msgspec.structs.replace(self._usage, output_tokens=len(self._received))
 
     @property
     def delivered(self) -> Usage:
@@ -190,7 +198,7 @@ class Generation(AsyncIterator[Delta]):
                 raise self._error
             if self._ended:
                 if self._result is not None:
-                    self._done = self._received
+                    self._done = len(self._received)
                 raise StopAsyncIteration
             await self._change()
 
@@ -214,13 +222,14 @@ class Generation(AsyncIterator[Delta]):
             return
         self.ended_in_engine = output.finish is not None
         self._heard = True
-        self._usage = output.usage or self._usage
+        if output.usage is not None:
+            self._usage = self._counted(output.usage)
         self.prompt_logprobs += output.prompt_logprobs or []
         if output.tokens and self._first_token is None:
             self._first_token = time.monotonic()
         stopped_by_token = output.finish == "stop" and not output.grammar_complete
         for index, token in enumerate(output.tokens):
-            self._received += 1
+            self._received.append(token)
             if stopped_by_token and index == len(output.tokens) - 1:
                 break
             self._push(token, output.logprobs[index] if output.logprobs else None)
@@ -229,6 +238,8 @@ class Generation(AsyncIterator[Delta]):
                 return
         if output.finish == "error":
             self.fail(_failure(output, started=self._delivered))
+        elif output.finish == "moved":
+            self.fail(EngineGone("the engine is going away", started=self._delivered, leaving=True))
         elif output.finish is not None:
             self._flush()
             self._finish("stop" if self._stops.matched is not None else output.finish)
@@ -244,12 +255,44 @@ class Generation(AsyncIterator[Delta]):
                 self._text, self._tokens, self._logprobs = [], [], []
             self._end()
 
+    def rest(self, id: str) -> Generate:
+        """Return what asks another engine for the rest of an answer that `EngineGone` has interrupted.
+
+        Args: id: of the request there.
+        """
+        request, timeout = self.request, self.request.timeout
+        if timeout is not None:
+            timeout = max(timeout - (time.monotonic() - self._begun), _LEAST_TIMEOUT)
+        return msgspec.structs.replace(
+            request,
+            id=id,
+            prompt=[*request.prompt, *self._received],
+            resumed=len(self._received),
+            # These are complete with the first delta.
+            sampling=msgspec.structs.replace(request.sampling, prompt_logprobs=None),
+            timeout=timeout,
+        )
+
+    def resume(self, id: str, cancel: Callable[[str], None]) -> None:
+        """Go on with the outputs of the engine that was asked for the `rest`."""
+        self.id, self._cancel = id, cancel
+        self._error = None
+        self._ended = self.ended_in_engine = False
+        self._moves += 1
+
+    def _counted(self, usage: Usage) -> Usage:
+        """Return the usage that an engine reports, as of one request also where several have had it."""
+        if not self._moves:
+            return usage
+        first = self._usage
+        return msgspec.structs.replace(usage, cached_tokens=first.cached_tokens, queue_seconds=first.queue_seconds)
+
     def _push(self, token: int, logprob: TokenIdLogprob | None) -> None:
         piece = self._detokenizer.push(token) if self._detokenizer else ""
         self._held.append((self._decoded, self._decoded + len(piece), token, logprob))
         self._decoded += len(piece)
         # What has to be generated anyway (min_tokens) takes no part in a stop string.
-        shown = piece if self._received <= self._min_tokens else self._stops.push(piece)
+        shown = piece if len(self._received) <= self.request.sampling.min_tokens else self._stops.push(piece)
         if shown or self._detokenizer is None or self._stops.matched is not None:
             self._show(shown)
 
@@ -277,7 +320,7 @@ class Generation(AsyncIterator[Delta]):
         delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
         self._text, self._tokens, self._logprobs = [], [], []
         self._delivered = True
-        self._given = self._received
+        self._given = len(self._received)
         return delta
 
     async def _change(self) -> None:

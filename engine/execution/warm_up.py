@@ -9,6 +9,7 @@ taken up only as the engine runs (KV, adapters and prefixes on the host, recorde
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def warm_up(
     draft_tokens: int = 0,
     residency: ResidencyConfig = BASE_ONLY,
     kv_host_bytes: int = 0,
-) -> None:
+) -> float:
     """Run the largest steps once, in the thread that is to run all others, while no request is there yet.
+
+    Returns the seconds that a step of all `step_tokens` is expected to take, rather too many: nothing was warm.
 
     Args:
         runners: the model that requests name, then those that draft for it. Their KV caches are zeros.
@@ -54,8 +57,7 @@ def warm_up(
     available = available_bytes()
     before = _resident_bytes()
     try:
-        for runner in runners:
-            _run_largest_steps(runner, config, draft_tokens, residency.share)
+        seconds = sum(_run_largest_steps(runner, config, draft_tokens, residency.share) for runner in runners)
     except (MemoryError, RuntimeError) as error:  # numpy's, and torch's on the host and on a GPU
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
@@ -74,6 +76,7 @@ def warm_up(
             "adapters in host memory": 0 if runners[0].bank is None else residency.host_bytes,
         }
         check_room(available + sum(runner.kv_bytes_taken for runner in on_host), needed)
+    return seconds
 
 
 _OPTIONS = {
@@ -113,8 +116,11 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
-def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> None:
-    """Run the largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then."""
+def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> float:
+    """Run the largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then.
+
+    Returns the seconds of prompts of all `step_tokens` in as many layers as there are.
+    """
     context = runner.info.context
     tops = min(MAX_LOGPROBS, runner.info.vocabulary)
     if runner.bank is not None:
@@ -124,9 +130,12 @@ def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_token
             if names:  # none if nothing fits into a small cache
                 _run(runner, _prompts(left, config, draft_tokens, tops, names), 1)
                 _run(runner, _decodes(left, config.max_running, tops, names), 1)
+    begun = time.monotonic()
     _run(runner, _prompts(context, config, draft_tokens, tops), 1)
+    seconds = (time.monotonic() - begun) * runner.config.layers
     _run(runner, _decodes(context, config.max_running, tops), 1)
     _run(runner, _decodes(1, 1, tops), None)
+    return seconds
 
 
 def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None) -> None:

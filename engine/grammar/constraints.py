@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.masks import FilledMasks, MaskFiller
+from engine.grammar.matcher import Matcher
 from engine.plan import Row
 from engine.request import GrammarError, Request, RequestError, State
 
@@ -75,6 +76,7 @@ class Constraints:
             error = entry[1].exception()
             if error is None:
                 request.matcher = entry[1].result().matcher(request.sampling)
+                error = _replay(request.matcher, request.output)
             elif not isinstance(error, RequestError):
                 logger.error("a grammar of kind %s cannot be compiled", request.grammar.kind, exc_info=error)
                 error = GrammarError("the engine failed to compile it; change it or leave it out", "internal")
@@ -97,3 +99,12 @@ class Constraints:
     def _release(self, request: Request) -> None:
         assert request.grammar is not None
         self._compiler.release(request.grammar, request.tenant)
+
+
+def _replay(matcher: Matcher, output: Iterable[int]) -> RequestError | None:
+    """Advance by what another engine said; return why that cannot be gone on with."""
+    for token in output:
+        matcher.consume(token)
+    if matcher.error is not None or matcher.finished:
+        return RequestError(f"{matcher.error or 'the grammar allows nothing more'} after these tokens", field="resumed")
+    return None

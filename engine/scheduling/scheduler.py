@@ -101,8 +101,8 @@ class Scheduler:
         Raises:
             RequestError: the queue is longer than the request may wait.
         """
-        if len(request.prompt) >= self.context:
-            raise ValueError(f"request {request.id}: a prompt of {len(request.prompt)} tokens can never be served")
+        if request.length >= self.context:
+            raise ValueError(f"request {request.id}: {request.length} tokens can never be served")
         left = None if request.queue_timeout is None else request.arrival + request.queue_timeout - now
         limits = [limit for limit in (left, self.config.max_queue_seconds) if limit is not None]
         if limits:
@@ -273,7 +273,7 @@ class Scheduler:
             self.loads.begin(request, on_host, host_blocks)
         if request.first_scheduled is None:
             request.first_scheduled = now
-            request.cached = request.computed + len(on_host) * BLOCK_SIZE
+            request.cached = min(request.computed + len(on_host) * BLOCK_SIZE, len(request.prompt))
             self.prefix_hit_tokens += request.cached
             self.prompt_tokens += len(request.prompt)
         insort(self._running, request, key=by_rank)

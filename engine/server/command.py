@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import json
 import logging
@@ -23,8 +24,9 @@ from engine.tls import server_context
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with its options; trying again would not help."""
-DEVICE_LOST = 3
-"""Exit status when the device does not compute any more; a fresh process may be able to use it."""
+DEVICE_LOST, HUNG = 3, 4
+"""Exit statuses when the device does not compute any more, and when a step does not end; a fresh process may be able
+to go on."""
 
 
 @click.command(
@@ -35,7 +37,8 @@ def main(**values: Any) -> None:
     """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
 
     Llama 2 and 3, Mistral, Qwen2, Qwen3 and Mixtral checkpoints are served as they are. When the engine can answer it
-    prints one line of JSON with the address that clients connect to. SIGTERM ends it, and every request in it.
+    prints one line of JSON with the address that clients connect to. SIGTERM drains it: no new requests, and those
+    that still run after --drain-timeout go on in other engines. SIGINT, or a second signal, ends it at once.
 
     \b
     Examples:
@@ -68,14 +71,14 @@ def main(**values: Any) -> None:
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_serve(EngineServer(engine.core, prepare=engine.warm_up), engine.core, options.listen, tls))
+        asyncio.run(_serve(EngineServer(engine.core, prepare=engine.warm_up), engine.core, options, tls))
     except NotEnoughMemory as error:
         _fail(str(error))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {options.listen}: {error}")
     except RuntimeError as error:
         if isinstance(error.__cause__, DeviceLost):
-            _give_up(error.__cause__)
+            _give_up(str(error.__cause__), DEVICE_LOST)
         raise
     finally:
         engine.close()
@@ -95,27 +98,37 @@ def _set_up_process(options: EngineOptions) -> None:
         os.environ.setdefault(capacity, "512")
 
 
-async def _serve(server: EngineServer, core: EngineCore, listen: str, tls: ssl.SSLContext | None) -> None:
-    """Serve until a signal or the core's failure, which is raised."""
+async def _serve(server: EngineServer, core: EngineCore, options: EngineOptions, tls: ssl.SSLContext | None) -> None:
+    """Serve until a signal, a client's `Drain` or the core's failure, which is raised."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with server.listening(listen, tls) as address:
+
+    def terminate() -> None:
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        server.drain(options.drain_timeout)
+
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    async with server.listening(options.listen, tls) as address:
+        loop.add_signal_handler(signal.SIGTERM, terminate)
         ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
         print(json.dumps(ready), flush=True)
-        waiting = {asyncio.create_task(stop.wait()), asyncio.create_task(server.wait_failed())}
-        _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        hung = asyncio.create_task(server.wait_hung())
+        ends = (stop.wait(), server.wait_drained(), server.wait_failed())
+        waiting = {hung, *(asyncio.create_task(end) for end in ends)}
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if hung in done:
+            faulthandler.dump_traceback()
+            _give_up("a step takes far longer than predicted; where each thread is stands above", HUNG)
         for task in pending:
             task.cancel()
 
 
-def _give_up(lost: DeviceLost) -> NoReturn:
-    click.echo(f"engine: {lost}", err=True)
+def _give_up(reason: str, status: int) -> NoReturn:
+    click.echo(f"engine: {reason}", err=True)
     sys.stdout.flush()
     logging.shutdown()
     # Not sys.exit(): what frees memory of such a device may wait for it, or end the process with a status of its own.
-    os._exit(DEVICE_LOST)
+    os._exit(status)
 
 
 def _fail(message: str) -> NoReturn:

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from engine.wire import Output, Step, encode
+from engine.wire import PROTOCOL_MIN, Output, Step, encode
 
 logger = logging.getLogger("engine.server.host")
 
@@ -35,6 +35,8 @@ class Connection:
         """Ids of requests that are in the core or on their way to it -> their names in logs."""
         self.ending: set[str] = set()
         """Ids of requests whose cancellation is on its way to the core."""
+        self.protocol = PROTOCOL_MIN
+        """Version of the protocol that the client speaks at the least."""
         self.follows = False
         """Whether the client has asked to be told of prefix blocks."""
         self._websocket = websocket
@@ -46,6 +48,11 @@ class Connection:
     @property
     def requests(self) -> int:
         return len(self.live) + len(self.ending)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is left to be sent."""
+        return bool(self._backlog_bytes)
 
     def post(self, step: Step) -> None:
         """Queue a frame; never waits and never raises. A client that is too far behind is cut off."""

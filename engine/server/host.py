@@ -12,35 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
-import queue
 import ssl
-import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
+from websockets.http11 import Request, Response
 
-from engine.cache.prefix_keys import pack_numbers
 from engine.core import EngineCore, RequestError
 from engine.outputs import failed
 from engine.server.connection import Connection, ProtocolViolation
+from engine.server.core_thread import CoreThread, Following
+from engine.server.probes import respond
 from engine.validation import validate
 from engine.wire import (
     MAX_FRAME_BYTES,
+    PROTOCOL_MIN,
     PROTOCOL_VERSION,
     Announce,
     Blocks,
     Cancel,
+    Drain,
     Follow,
     Generate,
+    Hello,
     Load,
     Output,
     Pin,
@@ -55,8 +57,11 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 256
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
 HEARTBEAT_SECONDS = 1.0
-_INTEGRITY_SECONDS = 10.0
-"""Shortest time between two integrity checks, which are made when the engine becomes idle."""
+MOVES_SINCE = 2
+"""Version of the protocol whose clients know the end "moved"."""
+_FLUSH_SECONDS = 2.0
+"""Longest time for the last frames of a drained engine to be read."""
+_POLL_SECONDS = 0.02
 
 
 class EngineServer:
@@ -75,19 +80,15 @@ class EngineServer:
     ) -> None:
         """`prepare` is called in the core's thread before any client can connect."""
         self._core = core
-        self._prepare = prepare
+        self._thread = CoreThread(core, prepare, self._publish, self._send_blocks)
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
-        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        core.wake = lambda: self._inbox.put(_Signal.WAKE)
         self._connections: dict[str, Connection] = {}
         self._pinned: dict[str, list[str]] = {}
         """Adapter versions that each connection wants to be kept loaded."""
         self._next_key = 0
-        self._followers: set[str] = set()
-        """Connections that are told of prefix blocks; used by the core's thread only."""
-        self._failed = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._drained = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def listening(self, listen: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
@@ -99,95 +100,62 @@ class EngineServer:
             RuntimeError: (at exit) the core failed.
             Exception: what `prepare` raised.
         """
-        loop = asyncio.get_running_loop()
-        prepared: asyncio.Future[None] = loop.create_future()
-        thread = threading.Thread(target=self._run_core, args=(loop, prepared), name="engine core")
-        thread.start()
         try:
-            await prepared
-            async with _listen(self._handle, listen, tls) as server:
+            await self._thread.start()
+            async with _listen(self._handle, self._respond, listen, tls) as server:
                 heartbeat = asyncio.create_task(self._beat())
                 try:
                     yield _address(server, listen)
                 finally:
                     heartbeat.cancel()
-                    await self._stop(thread)
+                    await self._thread.stop()
         finally:
-            await self._stop(thread)
-        if self._failure is not None:
-            raise RuntimeError("the engine's core failed") from self._failure
+            await self._thread.stop()
+        if self._thread.failure is not None:
+            raise RuntimeError("the engine's core failed") from self._thread.failure
 
-    async def _stop(self, thread: threading.Thread) -> None:
-        self._inbox.put(_Signal.STOP)
-        await asyncio.to_thread(thread.join)
+    def drain(self, seconds: float) -> None:
+        """Take no new requests from now on; `wait_drained` returns when there are none left.
+
+        Those that still run after `seconds` end as "moved", so that other engines go on with them; only clients of
+        protocol 1 lose theirs, with the connection. Only the first call counts.
+        """
+        if self._draining is None:
+            logger.info("draining: no new requests; running ones have %g seconds", seconds)
+            self._draining = asyncio.create_task(self._drain(seconds))
+            self._tell_all()
+
+    async def wait_drained(self) -> None:
+        """Return when the engine has been drained, by `drain` or by a client's `Drain`."""
+        await self._drained.wait()
+
+    async def _drain(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _until(lambda: not self._requests)
+        for key, connection in self._connections.items():
+            if connection.protocol < MOVES_SINCE:
+                continue
+            ids = list(connection.live)
+            for id in ids:
+                self._thread.put(Cancel(f"{key}/{id}"))
+            connection.post(Step([Output(id, finish="moved") for id in ids], self._load))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await _until(lambda: not any(each.behind for each in self._connections.values()))
+        self._drained.set()
+
+    @property
+    def _requests(self) -> int:
+        return sum(each.requests for each in self._connections.values())
+
+    async def wait_hung(self) -> None:
+        """Return when a step takes far longer than predicted. The core cannot be stopped then: end the process."""
+        await self._thread.wait_hung()
 
     async def wait_failed(self) -> None:
         """Return when the core has failed; leaving `listening` raises then."""
-        await self._failed.wait()
-
-    # The core's thread.
-
-    def _run_core(self, loop: asyncio.AbstractEventLoop, prepared: asyncio.Future[None]) -> None:
-        error: BaseException | None = None
-        try:
-            self._prepare()
-        except BaseException as raised:
-            error = raised
-        loop.call_soon_threadsafe(_settle, prepared, error)
-        if error is not None:
-            return
-        try:
-            self._step_until_stopped(loop)
-        except BaseException as error:
-            # The core's state cannot be trusted any more: a supervisor has to start a fresh engine.
-            logger.critical("the engine's core failed", exc_info=True)
-            self._failure = error
-            loop.call_soon_threadsafe(self._failed.set)
-
-    def _step_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        core = self._core
-        checked = float("-inf")
-        while True:
-            if core.idle and loop.time() - checked > _INTEGRITY_SECONDS:
-                core.check_integrity()
-                checked = loop.time()
-            outputs = []
-            for message in _drain(self._inbox, core.patience):
-                if message is _Signal.STOP:
-                    return
-                if isinstance(message, _Following):
-                    self._follow(message, loop)
-                    continue
-                try:
-                    _hand_over(core, message)
-                except RequestError as error:
-                    assert isinstance(message, Generate)
-                    outputs.append(failed(message.id, error))
-            outputs += core.step()
-            if self._followers:
-                self._tell_blocks(loop)
-            loop.call_soon_threadsafe(self._publish, outputs, core.load())
-
-    def _follow(self, message: _Following, loop: asyncio.AbstractEventLoop) -> None:
-        if message.on:
-            if not self._followers:
-                self._core.follow_blocks(True)
-            self._followers.add(message.connection)
-            blocks = Blocks(stored=pack_numbers(self._core.held_blocks()), cleared=True)
-            loop.call_soon_threadsafe(self._send_blocks, (message.connection,), blocks)
-        else:
-            self._followers.discard(message.connection)
-            if not self._followers:
-                self._core.follow_blocks(False)
-
-    def _tell_blocks(self, loop: asyncio.AbstractEventLoop) -> None:
-        changes = self._core.take_block_changes()
-        if changes:
-            stored, removed = ([key for key, held in changes.items() if held is which] for which in (True, False))
-            blocks = Blocks(stored=pack_numbers(stored), removed=pack_numbers(removed))
-            loop.call_soon_threadsafe(self._send_blocks, tuple(self._followers), blocks)
-
-    # The event loop's thread.
+        await self._thread.failed.wait()
 
     def _send_blocks(self, keys: Sequence[str], blocks: Blocks) -> None:
         frame = encode(blocks)
@@ -198,7 +166,7 @@ class EngineServer:
 
     def _publish(self, outputs: Sequence[Output], load: Load) -> None:
         """Send one frame to each connection that gained something in a step."""
-        self._load = load
+        self._load = self._marked(load)
         by_connection: defaultdict[str, list[Output]] = defaultdict(list)
         for output in outputs:
             key, _, id = output.id.partition("/")
@@ -206,14 +174,24 @@ class EngineServer:
         for key, gained in by_connection.items():
             connection = self._connections.get(key)
             if connection is not None:
-                connection.post(Step(gained, load))
+                connection.post(Step(gained, self._load))
+
+    def _marked(self, load: Load) -> Load:
+        return load if self._draining is None else msgspec.structs.replace(load, draining=True)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            for connection in self._connections.values():
-                load = msgspec.structs.replace(self._load, adapters=self._core.resident_adapters)
-                connection.post(Step([], load))
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Send every client the engine's load."""
+        load = msgspec.structs.replace(self._marked(self._load), adapters=self._core.resident_adapters)
+        for connection in self._connections.values():
+            connection.post(Step([], load))
+
+    def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
+        return respond(connection, request, self._marked(self._load))
 
     async def _handle(self, websocket: ServerConnection) -> None:
         """Serve one connection, from its introduction to the cancellation of the requests that it leaves behind."""
@@ -224,8 +202,10 @@ class EngineServer:
         key = str(self._next_key)
         connection = Connection(websocket, self._max_backlog_bytes)
         self._connections[key] = connection
-        load = msgspec.structs.replace(self._load, adapters=self._core.resident_adapters)
-        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, load, tells_blocks=True)))
+        load = msgspec.structs.replace(self._marked(self._load), adapters=self._core.resident_adapters)
+        connection.send(
+            encode(Ready(PROTOCOL_VERSION, self._core.model, load, tells_blocks=True, protocol_min=PROTOCOL_MIN))
+        )
         writer = asyncio.create_task(connection.write())
         try:
             async for message in websocket:
@@ -239,18 +219,18 @@ class EngineServer:
             writer.cancel()
             del self._connections[key]
             for id in connection.live:
-                self._inbox.put(Cancel(f"{key}/{id}"))
+                self._thread.put(Cancel(f"{key}/{id}"))
             if key in self._pinned:
                 self._pin(key, [])
             if connection.follows:
-                self._inbox.put(_Following(key, False))
+                self._thread.put(Following(key, False))
 
     def _pin(self, key: str, adapters: list[str]) -> None:
         """Set the adapters that one connection pins; the core keeps those of all connections."""
         self._pinned[key] = adapters
         if not adapters:
             del self._pinned[key]
-        self._inbox.put(Pin(list(dict.fromkeys(each for pinned in self._pinned.values() for each in pinned))))
+        self._thread.put(Pin(list(dict.fromkeys(each for pinned in self._pinned.values() for each in pinned))))
 
     def _receive(self, connection: Connection, key: str, message: str | bytes) -> None:
         if isinstance(message, str):
@@ -263,24 +243,32 @@ class EngineServer:
             if frame.id in connection.live:
                 del connection.live[frame.id]
                 connection.ending.add(frame.id)
-                self._inbox.put(Cancel(f"{key}/{frame.id}"))
+                self._thread.put(Cancel(f"{key}/{frame.id}"))
             return
         if isinstance(frame, Announce):
-            self._inbox.put(frame)
+            self._thread.put(frame)
             return
         if isinstance(frame, Pin):
             self._pin(key, frame.adapters)
             return
         if isinstance(frame, Follow):
             connection.follows = frame.blocks
-            self._inbox.put(_Following(key, frame.blocks))
+            self._thread.put(Following(key, frame.blocks))
+            return
+        if isinstance(frame, Hello):
+            connection.protocol = frame.protocol
+            return
+        if isinstance(frame, Drain):
+            self.drain(frame.seconds)
             return
         if frame.id in connection.live or frame.id in connection.ending:
             raise ProtocolViolation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model, adapters=self._core.serves_adapters)
-            if sum(each.requests for each in self._connections.values()) >= self._core.config.max_requests:
+            if self._draining is not None:
+                raise RequestError("the engine is going away; ask another one", "overloaded")
+            if self._requests >= self._core.config.max_requests:
                 raise RequestError(
                     "the engine is full; try again", "overloaded", self._load.predicted_queue_seconds or None
                 )
@@ -291,58 +279,13 @@ class EngineServer:
         if logger.isEnabledFor(logging.INFO):
             logger.info("request arrived: %s prompt_tokens=%d", _name(frame), len(frame.prompt))
         connection.live[frame.id] = _name(frame)
-        self._inbox.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
+        self._thread.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
 
 
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():  # no client waits any more
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
-class _Signal(enum.Enum):
-    """Messages to the core's thread that no client sends."""
-
-    WAKE = enum.auto()
-    STOP = enum.auto()
-
-
-class _Following(NamedTuple):
-    """A connection starts or stops following prefix blocks."""
-
-    connection: str
-    on: bool
-
-
-_Message = Generate | Cancel | Announce | Pin | _Following | _Signal
-
-
-def _drain(inbox: queue.SimpleQueue[_Message], wait: float | None) -> list[_Message]:
-    """Return everything in the inbox, after waiting `wait` seconds, or without end if None, for something to come."""
-    messages = []
-    with contextlib.suppress(queue.Empty):
-        messages.append(inbox.get(wait != 0, wait))
-        while True:
-            messages.append(inbox.get_nowait())
-    return messages
-
-
-def _hand_over(core: EngineCore, message: _Message) -> None:
-    """
-    Raises:
-        RequestError: the request that the message brings is refused.
-    """
-    if isinstance(message, Generate):
-        core.add(message)
-    elif isinstance(message, Cancel):
-        core.cancel(message.id)
-    elif isinstance(message, Announce):
-        core.announce(message.adapter)
-    elif isinstance(message, Pin):
-        core.pin(message.adapters)
+async def _until(true: Callable[[], bool]) -> None:
+    # What it waits for changes in many places, of which none should know of the other end.
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _name(request: Generate) -> str:
@@ -351,12 +294,16 @@ def _name(request: Generate) -> str:
 
 
 def _listen(
-    handler: Callable[[ServerConnection], Awaitable[None]], listen: str, tls: ssl.SSLContext | None
+    handler: Callable[[ServerConnection], Awaitable[None]],
+    respond: Callable[[ServerConnection, Request], Response | None],
+    listen: str,
+    tls: ssl.SSLContext | None,
 ) -> AbstractAsyncContextManager[Server]:
     options: dict[str, Any] = {
         "max_size": MAX_FRAME_BYTES,
         "compression": None,
         "close_timeout": 1,
+        "process_request": respond,
         # No web page may talk to an engine: browsers always send their origin.
         "origins": [None],
     }

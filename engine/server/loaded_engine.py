@@ -62,7 +62,9 @@ class LoadedEngine:
         options = self._options
         drafted = 0 if options.speculate == "off" else options.draft_tokens
         residency, kv_host_bytes = options.residency(), options.kv_host_bytes
-        warm_up(self._runners, self._config, draft_tokens=drafted, residency=residency, kv_host_bytes=kv_host_bytes)
+        self.core.largest_step = warm_up(
+            self._runners, self._config, draft_tokens=drafted, residency=residency, kv_host_bytes=kv_host_bytes
+        )
         self._constraints.warm_up()
         for each in self._runners:
             each.record_decodes(CapturePolicy(self._config.max_running, each.info.context))

@@ -134,6 +134,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             "shorter one. No limit unless given.",
         ),
     ] = None
+    drain_timeout: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Seconds that running requests have to end after SIGTERM; then the rest goes on in other "
+            "engines.",
+        ),
+    ] = 30.0
     adapters: Annotated[
         str | None,
         Meta(

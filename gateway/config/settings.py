@@ -130,6 +130,9 @@ class TurnSettings(Section, frozen=True):
             "refused at once with 503 and `Retry-After`."
         ),
     ] = 120.0
+    move_timeout: Annotated[
+        Seconds, Meta(description="Seconds an answer whose engine is lost waits for one that can go on with it.")
+    ] = 10.0
     default_max_output_tokens: Annotated[
         Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
     ] = 1024

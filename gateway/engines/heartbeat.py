@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from gateway import __version__
-from gateway.engines.pools import Engine, Engines
+from gateway.engines.engine import Engine
+from gateway.engines.pools import Engines
 from gateway.telemetry.activity import Activity, Sums, TenantActivity
 
 MAX_TENANTS = 100

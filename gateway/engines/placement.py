@@ -25,7 +25,7 @@ from router.replica import Replica, ReplicaChoice, ReplicaPolicy, choose, explai
 from router.route import RouteDecision
 
 if TYPE_CHECKING:
-    from gateway.engines.pools import Engine
+    from gateway.engines.engine import Engine
 
 MOST_BLOCKS = 1024
 """Most blocks of a prompt that are looked up: 16,384 tokens. Blocks behind them make no difference any more."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,11 +17,11 @@ from engine.text.processor import TextProcessor
 from engine.tls import Certificate
 from gateway.background import BackgroundTasks, failure_reporter
 from gateway.config.settings import PoolSettings, RouterSettings
+from gateway.engines.engine import Engine
 from gateway.engines.placement import Placement, PlacementQuery, Placer
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
-from router.health import Breaker, ErrorRate
-from router.in_flight import InFlightLoad, InFlightRequest
+from router.health import Breaker
 from router.replica import Replica as Choosable
 from router.replica import ReplicaPolicy
 from router.route import AUTO, ComingTier, RouteCandidate, RouteDecision
@@ -34,79 +33,10 @@ _USED = ReplicaControl(name="-")
 """Control of a replica for which nothing is set."""
 RELIEF = 30.0
 """Seconds for which a replica that is no longer configured is kept while no other one is connected."""
+_POLL = 0.05
+"""Seconds between looks for an engine that can take an answer up."""
 _SMOOTHING = 0.05
 """Weight of the newest answer in the mean length."""
-
-
-class Engine:
-    """One replica of a pool's model."""
-
-    def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
-        self.name = name
-        """Public name; addresses stay inside."""
-        self.pool = pool
-        self.client = client
-        self.breaker = breaker
-        self.errors = ErrorRate()
-        self._in_flight = InFlightLoad()
-
-    @property
-    def context(self) -> int:
-        """Most tokens of prompt and output together: what the engine says, until then what the checkpoint declares."""
-        info = self.client.info
-        return info.context if info else self.pool.text.context
-
-    @property
-    def load(self) -> int:
-        """Tokens still to be computed, predicted: what this gateway has sent, and what waits in the engine's queue.
-
-        What this gateway sent is counted when it is sent: the engine's own report may be a second old.
-        """
-        report = self.client.load
-        return max(self._in_flight.tokens, report.waiting_tokens if report else 0)
-
-    def has(self, adapter: str) -> bool:
-        """Whether the engine says that this adapter version is on its device."""
-        report = self.client.load
-        return report is not None and adapter in (report.adapters or ())
-
-    @property
-    def turns(self) -> int:
-        """Number of turns that the engine has from this gateway."""
-        return self._in_flight.requests
-
-    @contextlib.contextmanager
-    def carrying(self, prompt: int, answer: int, blocks: Sequence[int] = ()) -> Iterator[InFlightRequest]:
-        """Count a turn as this engine's load while the body runs.
-
-        Args:
-            prompt: tokens of its prompt that are to be computed.
-            answer: tokens that its answer may have.
-            blocks: its prompt's blocks, where the pool has several replicas.
-        """
-        pool = self.pool
-        began = monotonic() if pool.max_turns else 0.0
-        try:
-            with self._in_flight.carry(prompt, answer) as flight:
-                if blocks:
-                    with pool.placer.expecting(self.name, blocks, flight, told=self.client.tells_blocks):
-                        yield flight
-                else:
-                    yield flight
-        finally:
-            if pool.max_turns:
-                pool.turnover.ended(monotonic() - began)
-
-    def succeeded(self) -> None:
-        """Record that the engine answered, or was right not to."""
-        self.breaker.succeeded()
-        self.errors.observe(False, monotonic())
-
-    def failed(self) -> None:
-        """Record that the engine did not answer, or broke off."""
-        now = monotonic()
-        self.breaker.failed(now)
-        self.errors.observe(True, now)
 
 
 class Pool:
@@ -161,6 +91,22 @@ class Pool:
         several = len(self.engines) + len(self.leaving) > 1
         for engine in self.engines + self.leaving:
             engine.client.follow_blocks(partial(self.placer.told, engine.name) if several else None)
+
+    async def successor(self, lost: Engine, patience: float, *, unless: Callable[[], bool]) -> Engine | None:
+        """Return the engine that may go on with an answer that `lost` began, which may be the same, started again.
+
+        None if there is none within `patience` seconds, or as soon as `unless` returns true.
+        """
+        end = monotonic() + patience
+        while not unless():
+            now = monotonic()
+            able = [engine for engine in self.routable if engine.client.resumes and engine.equals(lost)]
+            if able:
+                return min(able, key=lambda each: (not each.breaker.allows(now), each.load, each.name))
+            if now > end:
+                return None
+            await asyncio.sleep(_POLL)
+        return None
 
     @property
     def turns(self) -> int:
@@ -334,7 +280,7 @@ class Engines:
                 load=engine.load,
                 connected=engine.client.connected,
                 tripped=not engine.breaker.allows(now),
-                drained=(control := controls.get(engine.name, _USED)).drained,
+                drained=(control := controls.get(engine.name, _USED)).drained or engine.client.leaving,
                 weight=control.weight,
                 full=full,
             )

@@ -1,11 +1,15 @@
-"""Streams one engine's answer into a turn, and tells which failures let another engine answer."""
+"""Streams one engine's answer into a turn, and tells which failures let another engine answer.
+
+An engine that is lost in the middle of an answer costs a pause: another replica of the same model goes on at the next
+token. Its tokens are those that the lost one would have given, as draws are keyed by (seed, position).
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from time import monotonic
 
@@ -20,8 +24,8 @@ from engine.client.generation import (
     UnreadableOutput,
 )
 from engine.wire import SamplingParams
+from gateway.engines.engine import Engine
 from gateway.engines.placement import salt_of
-from gateway.engines.pools import Engine
 from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
 from gateway.pipeline import prompts
 from gateway.pipeline.service_tier import Share
@@ -37,6 +41,8 @@ logger = logging.getLogger("roundhouse.engines")
 
 MAX_REASON = 500
 """Most characters passed on of an engine's complaint about a grammar."""
+MAX_MOVES = 2
+"""Most engines that may take up one answer after the first one: a request that ends every engine must end, too."""
 
 
 class Streamed(Struct, frozen=True, kw_only=True):
@@ -48,6 +54,8 @@ class Streamed(Struct, frozen=True, kw_only=True):
     stop: str | None = None
     """The stop string that ended the answer, if one did."""
     queue_seconds: float = 0.0
+    moves: int = 0
+    """Number of engines that took the answer up after the first one was lost."""
     first_token: float | None = None
     last_token: float | None = None
 
@@ -75,6 +83,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """Version of the LoRA adapter, if one is used."""
     queue_timeout: float | None
     """Seconds that the request may wait in the engine for its first step; None: as long as it takes."""
+    move_timeout: float
+    """Seconds that an answer waits for an engine that can take it up."""
 
 
 async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
@@ -87,20 +97,25 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
         TryNext: see there.
         InvalidRequest: the engine cannot serve the request, and the sink has not begun.
     """
-    turn, engine, answer = asked.turn, asked.engine, _Answer(asked, sink)
-    engine.breaker.attempt(monotonic())
+    turn, answer = asked.turn, _Answer(asked, sink)
+    answer.engine.breaker.attempt(monotonic())
     try:
-        with asked.flight as flight:
-            await answer.stream(flight)
+        with answer.flights:
+            await answer.stream()
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(engine, failure, answer.bound)
+        error = _charge(answer.engine, failure, answer.bound)
         if not failure.started and not isinstance(error, InvalidRequest):
             turn.delivered = TokenUsage
             raise TryNext(error) from None
         if not answer.begun:
             raise error from None
         return Streamed(
-            reason="error", usage=turn.delivered(), error=error, first_token=answer.first, last_token=answer.last
+            reason="error",
+            usage=turn.delivered(),
+            error=error,
+            moves=answer.moves,
+            first_token=answer.first,
+            last_token=answer.last,
         )
     finally:
         turn.on_cancel(None)
@@ -108,17 +123,23 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
         turn.delivered = lambda: used  # a turn is kept long after its generation
         sink.close()
     if answer.first is not None or not turn.cancelled:
-        engine.succeeded()
+        answer.engine.succeeded()
     return answer.ended()
 
 
 class _Answer:
-    """One engine's answer while it is streamed."""
+    """One answer while it is streamed."""
 
     def __init__(self, asked: EngineRequest, sink: AnswerSink) -> None:
         request, pool = asked.turn.request, asked.engine.pool
         self._asked = asked
         self._sink = sink
+        self.engine = asked.engine
+        """Engine that has the request now."""
+        self.moves = 0
+        self.flights = ExitStack()
+        """Counts the request as load of its engine until it is closed."""
+        self._flight = self.flights.enter_context(asked.flight)
         self._reader = AnswerReader(request, pool.tools, _call_id)
         self.bound = constraint(request, pool.tools, pool.text.special_token) if request.generate else None
         self.begun = self.bound is None and not _names_tokens(request)
@@ -130,9 +151,9 @@ class _Answer:
         self._broken: ApiError | None = None
         self._generation: Generation
 
-    async def stream(self, flight: InFlightRequest) -> None:
-        """Ask the engine and pass on what it answers."""
-        turn, sink, text = self._asked.turn, self._sink, self._asked.engine.pool.text
+    async def stream(self) -> None:
+        """Ask the engine and pass on what it answers, and others in its place if it is lost."""
+        turn, sink = self._asked.turn, self._sink
         generation = self._generation = self._generate()
         turn.delivered = partial(_usage, turn, generation)
         async with generation:
@@ -141,23 +162,58 @@ class _Answer:
                 await generation.accepted()
                 sink.begin()
                 self.begun = True
-            async for delta in generation:
-                self.last = monotonic()
-                if self.first is None:
-                    self.first = self.last
-                    flight.prefilled()
-                    self._show_scores()
-                if turn.request.generate:
-                    shown = delta.logprobs if turn.request.sampling.logprobs is not None else None
-                    logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
-                    sink.take(self._reader.read(delta.text, delta.token_ids, logprobs))
-                    sink.computed(len(delta.token_ids), delta.logprobs)
-                    if sink.blocked:
+            while True:
+                try:
+                    await self._pass_on()
+                    break
+                except (EngineGone, EngineOverloaded) as failure:
+                    moved = failure.started and await self._move(failure)
+                    if turn.cancelled:
                         break
+                    if not moved:
+                        raise
             if self.first is None and not turn.cancelled:  # the first token has ended the answer
                 self._show_scores()
             sink.take(self._reader.finish())
             self._broken = sink.finish()
+
+    async def _pass_on(self) -> None:
+        """Pass on what the generation says until it ends, or nobody may see more of it."""
+        request, sink, text = self._asked.turn.request, self._sink, self._asked.engine.pool.text
+        async for delta in self._generation:
+            self.last = monotonic()
+            self._flight.prefilled()
+            if self.first is None:
+                self.first = self.last
+                self._show_scores()
+            if request.generate:
+                shown = delta.logprobs if request.sampling.logprobs is not None else None
+                logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
+                sink.take(self._reader.read(delta.text, delta.token_ids, logprobs))
+                sink.computed(len(delta.token_ids), delta.logprobs)
+                if sink.blocked:
+                    break
+
+    async def _move(self, failure: EngineGone | EngineOverloaded) -> bool:
+        """Have another engine go on with the answer; False if none can, or the answer is no longer wanted."""
+        turn, lost, generation = self._asked.turn, self.engine, self._generation
+        if self.moves == MAX_MOVES:
+            return False
+        successor = await lost.pool.successor(lost, self._asked.move_timeout, unless=lambda: turn.cancelled)
+        if successor is None:
+            return False
+        successor.client.resume(generation)
+        logger.warning("answer moved", extra={"replica": lost.name, "successor": successor.name})
+        if _blames(failure):
+            lost.failed()
+        successor.breaker.attempt(monotonic())
+        self.engine = successor
+        self.moves += 1
+        said = generation.usage.output_tokens
+        self.flights.close()
+        flight = successor.carrying(len(self._asked.prompt) + said, self._asked.sampling.max_tokens - said)
+        self._flight = self.flights.enter_context(flight)
+        return True
 
     def ended(self) -> Streamed:
         """Return how a stream ended that the engine did not fail."""
@@ -171,6 +227,7 @@ class _Answer:
             error=broken,
             stop=generation.result.stop if whole else None,
             queue_seconds=generation.usage.queue_seconds,
+            moves=self.moves,
             first_token=self.first,
             last_token=self.last,
         )
@@ -239,10 +296,16 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
     if isinstance(failure, UnreadableOutput):
         engine.succeeded()
         return EngineFailed(str(failure))
-    engine.failed()
+    if _blames(failure):
+        engine.failed()
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")
     return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
+
+
+def _blames(failure: EngineGone | RequestFailed) -> bool:
+    """Whether a failure to answer is the engine's own, not one that is full or going away as it should."""
+    return not isinstance(failure, EngineOverloaded) and not (isinstance(failure, EngineGone) and failure.leaving)
 
 
 def _invalid(failure: RequestFailed, held: Constraint | None) -> InvalidRequest:

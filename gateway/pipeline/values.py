@@ -18,7 +18,8 @@ from cache.policy import Scope
 from cache.response import Lookup, LookupOutcome
 from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, picodollars
 from gateway.engines.adapters import ResolvedAdapter
-from gateway.engines.pools import Engine, Pool
+from gateway.engines.engine import Engine
+from gateway.engines.pools import Pool
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Reservation

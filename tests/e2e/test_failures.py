@@ -17,6 +17,7 @@ import redis
 from tests.conftest import redis_server
 from tests.e2e.conftest import KEY, Installation, installation
 from tests.e2e.test_serve import LONG, open_socket, send, until
+from tests.gateway.conftest import text_of
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -66,7 +67,8 @@ def outage(*tiers: str, **environment: str) -> Iterator[Outage]:
 @pytest.fixture(scope="module")
 def it() -> Iterator[Outage]:
     """One that each test leaves as it found it: what fails must come back."""
-    with outage("small", "medium", ROUNDHOUSE_TURNS_ORPHAN_TIMEOUT="0.5") as it:
+    patient = {"ROUNDHOUSE_TURNS_ORPHAN_TIMEOUT": "0.5", "ROUNDHOUSE_TURNS_MOVE_TIMEOUT": "60"}
+    with outage("small", "medium", **patient) as it:
         yield it
 
 
@@ -140,21 +142,31 @@ def _answers(it: Outage) -> bool:
 
 
 def test_an_engine_that_hangs_counts_as_dead(it: Outage) -> None:
-    """Its answers fail, others' do not, and it serves again when it goes on."""
+    """Others answer for it; what it had begun goes on when it does, and it serves again."""
     with open_socket(it.running) as socket:
         send(socket, LONG)
         until(socket, "response.output_text.delta")
         [pid] = it.running.pids("engine-small")
         with paused(pid):
-            assert until(socket, *ENDS)[-1]["type"] == "response.failed"
             assert it.fresh() == "roundhouse-demo-medium"
+        assert until(socket, *ENDS)[-1]["type"] == "response.incomplete"
         eventually(lambda: it.fresh() == "roundhouse-demo-2m")
 
 
-def test_an_engine_that_is_killed_costs_the_requests_it_had(it: Outage) -> None:
-    [pid] = it.running.pids("engine-small")
-    os.kill(pid, signal.SIGKILL)
-    assert it.fresh() == "roundhouse-demo-medium"
+def test_an_engine_that_is_killed_costs_a_pause(it: Outage) -> None:
+    """What it had begun goes on when the supervisor has started it again, word for word; others answer meanwhile."""
+    asked = {**LONG, "temperature": 0, "roundhouse": {"cache": "no-store"}}
+    with open_socket(it.running) as socket:
+        send(socket, asked)
+        whole = text_of(until(socket, *ENDS))
+        send(socket, asked)
+        events = until(socket, "response.output_text.delta")
+        [pid] = it.running.pids("engine-small")
+        os.kill(pid, signal.SIGKILL)
+        assert it.fresh() == "roundhouse-demo-medium"
+        events += until(socket, *ENDS)
+        assert events[-1]["type"] == "response.incomplete"
+        assert text_of(events) == whole
     eventually(lambda: it.fresh() == "roundhouse-demo-2m", 60)
 
 

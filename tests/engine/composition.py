@@ -8,9 +8,10 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations, cycle
@@ -40,6 +41,7 @@ FEATURES = {
     "adapters": "LoRA adapters of two kinds, DoRA among them, beside rows of the base model",
     "grammar": "answers held to a JSON schema or a regular expression",
     "speculation": "speculative decoding with n-grams and a draft model",
+    "moved": "answers are cut off and go on as new requests, as if their engine had died",
 }
 FEWER_BITS: dict[str, Numbers] = {
     "int8": Numbers(quantize="int8"),
@@ -61,6 +63,10 @@ TIMEOUT = 30
 HOST_BYTES = 1 << 20
 """Bytes of host memory for KV: more than all blocks of a test."""
 PAIRS = list(combinations(FEATURES, 2))
+CUTS = {"0": 3, "1": 7, "2": 12, "3": 5, "4": 2}
+"""Tokens after which each request is cut off, if it has not ended by then."""
+UNCUT = {"0", "1"}
+"""Requests that are left alone where some are to be preempted: it is these that take one another's blocks."""
 SAMPLE = 24
 """Number of larger combinations that are tested."""
 
@@ -91,6 +97,7 @@ class Transcript:
     error: str | None = None
     error_kind: str | None = None
     usage: Usage | None = None
+    moves: int = 0
 
     def add(self, output: Output) -> None:
         self.tokens += output.tokens
@@ -144,10 +151,18 @@ COLOUR = Grammar("regex", "(red|green|blue) [0-9]{1,3}[.]")
 class Scenario:
     """The same five requests, with a set of features switched on around and in them."""
 
-    def __init__(self, features: Iterable[str], checkpoint: OracleCheckpoint) -> None:
+    def __init__(
+        self, features: Iterable[str], checkpoint: OracleCheckpoint, cuts: Mapping[str, int] | None = None
+    ) -> None:
+        """Args: cuts: in place of `CUTS`; they may lie behind the ends of answers."""
         self.features = frozenset(features)
         self.checkpoint = checkpoint
         on = self.features.__contains__
+        left_alone = UNCUT if on("preempt") else set()
+        self.cuts = {
+            id: cut for id, cut in (CUTS if cuts is None else cuts).items() if on("moved") and id not in left_alone
+        }
+        self._must_move = set() if cuts is not None else {*self.cuts}
         # A prefix is stored once per adapter: one block more, or the second request would wait for the first one's end.
         self.blocks = (5 if on("adapters") and on("prefix") else 4) if on("preempt") else 32
         self.lent = 0
@@ -242,11 +257,11 @@ class Scenario:
             if self.concurrent:
                 arrivals = [(2 * index, request) for index, request in enumerate(self.requests)]
                 arrivals += [(begin, request) for begin, _, request in self.decoys]
-                transcripts = serve(core, arrivals, {request.id: end for _, end, request in self.decoys})
+                transcripts = serve(core, arrivals, {request.id: end for _, end, request in self.decoys}, self.cuts)
             else:
                 transcripts = {}
                 for request in self.requests:
-                    transcripts |= serve(core, [(0, request)])
+                    transcripts |= serve(core, [(0, request)], cuts=self.cuts)
             self._check_that_it_happened(recorder, core, loaded, speculator, transcripts)
         return {request.id: transcripts[request.id] for request in self.requests}
 
@@ -314,6 +329,7 @@ class Scenario:
             "adapters": recorder.adapters == {None, *self.checkpoint.adapters},
             "grammar": recorder.masked > 0 and transcripts["4"].grammar_complete,
             "speculation": speculator is not None and 0 < speculator.accepted < speculator.drafted,
+            "moved": all(transcripts[id].moves for id in self._must_move),
         }
         missing = [feature for feature in self.features if not happened[feature]]
         assert not missing, f"the scenario does not exercise {missing}"
@@ -326,11 +342,28 @@ def wakes(core: EngineCore) -> threading.Event:
     return event
 
 
+def moved(request: Generate, said: list[int]) -> Generate:
+    """Return what asks another engine for the rest of an answer."""
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=None)
+    return msgspec.structs.replace(
+        request, id=f"{request.id}, moved", prompt=request.prompt + said, resumed=len(said), sampling=sampling
+    )
+
+
 def serve(
-    core: EngineCore, arrivals: Sequence[tuple[int, Generate]], cancellations: dict[str, int] | None = None
+    core: EngineCore,
+    arrivals: Sequence[tuple[int, Generate]],
+    cancellations: dict[str, int] | None = None,
+    cuts: Mapping[str, int] | None = None,
 ) -> dict[str, Transcript]:
-    """Add and cancel requests at given steps and run until idle; the counts of blocks must add up at the end."""
-    transcripts = {request.id: Transcript() for _, request in arrivals}
+    """Add and cancel requests at given steps and run until idle; the counts of blocks must add up at the end.
+
+    Requests with a number of tokens in `cuts` are cancelled once they have said as many, and go on as new ones.
+    """
+    requests = {request.id: request for _, request in arrivals}
+    transcripts = {id: Transcript() for id in requests}
+    cuts = dict(cuts or {})
+    left: set[str] = set()
     step, last = 0, max((at for at, _ in arrivals), default=0)
     woken = wakes(core)
     while step <= last or len(core) or not core.idle:
@@ -344,7 +377,17 @@ def serve(
             if at == step:
                 core.cancel(id)
         for output in core.step():
-            transcripts[output.id].add(output)
+            if output.id in left:  # the last words of a request that went on elsewhere
+                continue
+            transcript = transcripts[output.id]
+            transcript.add(output)
+            if transcript.finish is None and len(transcript.tokens) >= cuts.get(output.id, math.inf):
+                left.add(output.id)
+                core.cancel(output.id)
+                rest = moved(requests[output.id], transcript.tokens)
+                transcript.moves += 1
+                transcripts[rest.id] = transcript
+                core.add(rest)
         step += 1
         assert step < 2000, "the engine does not finish its work"
     core.check_integrity()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 from engine.execution import runner
 from engine.execution.readout import LaunchedStep
 from engine.plan import StepPlan, TokenMasks
 
-POISON, FATAL = 301, 302
-"""Prompts' first tokens that fail their own steps, and every step from then on, as after most errors of a GPU."""
+POISON, FATAL, ENDLESS = 301, 302, 303
+"""Prompts' first tokens that fail their own steps, that fail every step from then on, as after most errors of a GPU,
+and whose step never ends."""
 
 
 class FaultyRunner(runner.ModelRunner):
@@ -19,6 +22,8 @@ class FaultyRunner(runner.ModelRunner):
         first = {row.request.prompt[0] for row in plan.rows}
         if POISON in first:
             raise ValueError("nobody can run this")
+        if ENDLESS in first:
+            threading.Event().wait()
         self._lost |= FATAL in first
         if self._lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")

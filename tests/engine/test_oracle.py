@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from engine.core import EngineCore, SchedulerConfig
 from engine.wire import Generate, SamplingParams, TokenIdLogprob
 from kernels import library
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
 from tests.engine.composition import (
+    CUTS,
     FEATURES,
     FEWER_BITS,
     FEWER_BITS_OF_BOTH,
@@ -130,6 +133,16 @@ def test_two_features_together(features: tuple[str, str], checkpoints: Checkpoin
 @pytest.mark.parametrize("features", LARGER, ids=", ".join)
 def test_more_features_together(features: tuple[str, ...], checkpoints: Checkpoints, device: str) -> None:
     check(checkpoints("llama"), features, device)
+
+
+@given(cuts=st.fixed_dictionaries({}, optional={id: st.integers(1, 40) for id in CUTS}))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_answers_may_be_cut_anywhere(checkpoints: Checkpoints, device: str, cuts: dict[str, int]) -> None:
+    """Wherever it is, all that follows is the same."""
+    scenario = Scenario([feature for feature in FEATURES if feature != "preempt"], checkpoints("llama"), cuts)
+    transcripts = scenario.run(device)
+    for request in scenario.requests:
+        assert_equals_oracle(scenario.checkpoint, request, transcripts[request.id], device)
 
 
 @to_the_bit

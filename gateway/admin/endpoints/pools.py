@@ -13,7 +13,8 @@ from gateway.admin.endpoints import shapes
 from gateway.admin.endpoints.shapes import PathName
 from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.engines.pools import Engine, Pool
+from gateway.engines.engine import Engine
+from gateway.engines.pools import Pool
 from gateway.errors import Conflict, NotFound
 from gateway.records.directory import ReplicaControl
 

@@ -20,8 +20,9 @@ from engine.client.generation import EngineGone, EngineOverloaded, RequestFailed
 from gateway.access.directory.view import View
 from gateway.background import BackgroundTasks
 from gateway.engines.adapters import AdapterNames
+from gateway.engines.engine import Engine
 from gateway.engines.placement import salt_of
-from gateway.engines.pools import Engine, Engines, Pool
+from gateway.engines.pools import Engines, Pool
 from gateway.errors import ApiError
 from gateway.pipeline.prompts import tokenise
 from gateway.pipeline.values import Admitted, Answered

@@ -9,8 +9,9 @@ import msgspec
 
 from engine.wire import SamplingParams
 from gateway.config.settings import Settings
+from gateway.engines.engine import Engine
 from gateway.engines.placement import NO_BLOCKS
-from gateway.engines.pools import Engine, Engines
+from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
@@ -119,6 +120,7 @@ class EngineAnswers:
                 share=dispatched.share,
                 adapter=dispatched.adapter.version if dispatched.adapter else None,
                 queue_timeout=self._settings.turns.queue_timeout,
+                move_timeout=self._settings.turns.move_timeout,
             )
             filter = self._guard.open(turn) if self._guard.active else None
             try:
@@ -126,6 +128,7 @@ class EngineAnswers:
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
+        self._metrics.turns.moved(engine.pool.tier, streamed.moves)
         if streamed.error is not None and turn.state is TurnState.ADMITTING:
             raise streamed.error
         if streamed.error is None:

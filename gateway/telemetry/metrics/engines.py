@@ -5,35 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from engine.load_metrics import COUNTERS, GAUGES
 from engine.wire import Load
 from gateway.telemetry.metrics.registry import MAX_SERIES, MetricRegistry
-
-_GAUGES = {
-    "running": "Requests in the engine's current step.",
-    "waiting": "Requests waiting in the engine.",
-    "waiting_tokens": "Prompt tokens not yet computed.",
-    "total_blocks": "KV blocks of the engine.",
-    "lent_blocks": "KV blocks that hold adapters.",
-    "free_blocks": "KV blocks that hold nothing.",
-    "cached_blocks": "KV blocks that are kept for prefix hits only.",
-    "predicted_queue_seconds": "Predicted wait of a request behind all that wait in the engine.",
-    "step_seconds": "Moving average of one step's duration.",
-    "host_blocks": "KV blocks that fit into host memory.",
-    "host_free_blocks": "KV blocks in host memory that hold nothing.",
-    "host_cached_blocks": "KV blocks in host memory that no request is loading.",
-}
-_COUNTERS = {
-    "adapter_loads": "Adapters copied to the device.",
-    "adapter_evictions": "Adapters evicted from the device.",
-    "preemptions": "Requests preempted.",
-    "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
-    "host_hit_tokens": "Prompt tokens found in the prefix cache that came from host memory.",
-    "host_saved_bytes": "Bytes of KV copied to host memory.",
-    "host_loaded_bytes": "Bytes of KV copied back to the device.",
-    "drafted_tokens": "Tokens drafted by speculative decoding.",
-    "accepted_tokens": "Drafted tokens that the model accepted.",
-}
-"""Counted by the engine since it started, so that they begin at 0 again when it restarts."""
 
 
 class EngineMetrics:
@@ -47,7 +21,7 @@ class EngineMetrics:
             "replica tier model",
             read=lambda: ((engine, up) for engine, (up, _) in self._engines.items()),
         )
-        for fields, declare in ((_GAUGES, registry.read_gauge), (_COUNTERS, registry.read_counter)):
+        for fields, declare in ((GAUGES, registry.read_gauge), (COUNTERS, registry.read_counter)):
             for field, meaning in fields.items():
                 declare(f"roundhouse_engine_{field}", meaning, "replica", read=partial(self._read, field))
 

@@ -28,6 +28,9 @@ class TurnMetrics:
         self._routes = registry.counter(
             "roundhouse_route_decisions", "Routing decisions by tier and reason.", "tier reason"
         )
+        self._moves = registry.counter(
+            "roundhouse_answer_moves", "Answers taken up by another engine after the one that began was lost.", "tier"
+        )
         self._cache = registry.counter(
             "roundhouse_response_cache_requests", "Turns by what the response cache did (hit, miss, bypass).", "result"
         )
@@ -50,6 +53,7 @@ class TurnMetrics:
         """Begin the series of a tier that serves at 0, so that the first failure is a rise."""
         for outcome in _OUTCOMES:
             self._turns("" if outcome == "refused" else tier, outcome)
+        self._moves(tier)
 
     def started(self) -> None:
         self._running.inc()
@@ -71,6 +75,11 @@ class TurnMetrics:
 
     def routed(self, tier: str, reason: str) -> None:
         self._routes(tier, reason).inc()
+
+    def moved(self, tier: str, times: int) -> None:
+        """Count the engines that took up an answer that another one began."""
+        if times:
+            self._moves(tier).inc(times)
 
     def cache(self, result: str) -> None:
         self._cache(result).inc()

@@ -18,6 +18,7 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed, RequestInvalid, UnreadableOutput
 from engine.text.processor import TextProcessor
 from engine.wire import (
+    PROTOCOL_MIN,
     PROTOCOL_VERSION,
     Announce,
     ClientFrame,
@@ -123,7 +124,7 @@ async def test_pinned_adapters_are_named_again_after_every_connection() -> None:
     received: asyncio.Queue[ClientFrame] = asyncio.Queue()
 
     async def handle(connection: ServerConnection) -> None:
-        await connection.send(encode(Ready(PROTOCOL_VERSION, _MODEL, load)))
+        await connection.send(encode(Ready(PROTOCOL_MIN, _MODEL, load)))
         for _ in range(3):
             received.put_nowait(decode_client_frame(await connection.recv(decode=False)))
 
@@ -144,7 +145,7 @@ async def test_nothing_is_announced_to_an_engine_that_is_away(tmp_path: Path) ->
 
     async def handle(connection: ServerConnection) -> None:
         load = Load(0, 0, 0, 4, 4, 0, 0, 0, 0, 0, 0.0)
-        await connection.send(encode(Ready(PROTOCOL_VERSION, _MODEL, load)))
+        await connection.send(encode(Ready(PROTOCOL_MIN, _MODEL, load)))
         received.put_nowait(decode_client_frame(await connection.recv(decode=False)))
 
     path = str(tmp_path / "engine.sock")
@@ -331,3 +332,57 @@ async def test_outputs_for_unknown_requests_are_ignored(client: EngineClient) ->
 async def test_an_address_of_another_kind_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="use ws://host:port or unix://"):
         EngineClient(address)
+
+
+# Answers that move
+
+
+@pytest.fixture
+async def other(tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
+    engine = ScriptedEngine(tmp_path / "other.sock")
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.mark.parametrize("cut", [1, 4, 11])
+async def test_another_engine_goes_on_at_the_next_token(
+    engine: ScriptedEngine, other: ScriptedEngine, client: EngineClient, text: TextProcessor, cut: int
+) -> None:
+    """The consumer sees one answer: text, tokens, log-probabilities, usage, and a stop string across the cut."""
+    ids = text.encode("Grüße aus 世界 😀! ")
+    engine.runner.gate = threading.Semaphore(cut)
+    wanted = params(3 * len(ids), logprobs=0, prompt_logprobs=0)
+    generation = client.generate(ids, wanted, text=text, stop=["! G", "никогда"])
+    said = []
+    async with EngineClient(other.address) as second, generation:
+        await second.wait_connected()
+        await until(lambda: generation.usage.output_tokens == cut)
+        said.append(await anext(generation))
+        await client.aclose()
+        with pytest.raises(EngineGone) as gone:
+            while True:
+                said.append(await anext(generation))
+        assert gone.value.started
+        second.resume(generation)
+        said += [delta async for delta in generation]
+        assert second.live == 0
+    assert joined(said) == "Grüße aus 世界 😀"
+    tokens = [id for delta in said for id in delta.token_ids]
+    assert tokens == ids[: len(tokens)]
+    assert [entry.token for delta in said for entry in delta.logprobs or ()] == tokens
+    assert len(generation.prompt_logprobs) == len(ids)
+    assert generation.result.stop == "! G"
+    assert generation.result.usage.prompt_tokens == len(ids)
+    assert generation.result.usage.output_tokens > len(ids)
+
+
+async def test_an_engine_of_an_older_version_takes_nothing_up(client: EngineClient) -> None:
+    assert client.load is not None and client.resumes
+    introduction = encode(Ready(1, _MODEL, client.load))
+    async with strange_engine(introduction) as address, EngineClient(address) as old:
+        await old.wait_connected()
+        generation = client.generate([7], params())
+        with pytest.raises(EngineGone):
+            old.resume(generation)
+        await collect(generation)

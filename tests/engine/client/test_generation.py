@@ -10,7 +10,7 @@ import pytest
 from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, EngineOverloaded, Generation, RequestFailed, RequestInvalid
 from engine.text.processor import TextProcessor
-from engine.wire import ErrorKind, Output, Usage
+from engine.wire import ErrorKind, Generate, Output, Usage
 from tests.engine.peers import until
 from tests.engine.scripted_engine import EOS, ScriptedEngine, assert_cancelled, collect, joined, params
 
@@ -188,7 +188,7 @@ class TestDelivered:
     """What a consumer has been given, which is what it owes for."""
 
     def generation(self) -> Generation:
-        return Generation("1", lambda id: None, params(100), prompt_tokens=3)
+        return Generation(Generate("1", [1, 2, 3], params(100)), lambda id: None)
 
     async def test_tokens_count_when_the_consumer_is_done_with_them(self) -> None:
         generation = self.generation()
@@ -271,7 +271,7 @@ class TestAccepted:
 async def test_the_kind_of_an_error_is_the_type_of_what_is_raised(
     kind: ErrorKind | None, expected: type[RequestFailed]
 ) -> None:
-    generation = Generation("1", lambda id: None, params(), prompt_tokens=1)
+    generation = Generation(Generate("1", [1], params()), lambda id: None)
     error = "grammar: too costly"
     generation.feed(Output("1", finish="error", error=error, error_kind=kind, error_field="grammar", retry_after=2.0))
     with pytest.raises(RequestFailed) as failed:

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 from engine.checkpoint.files import revision_digest, served_revision
 from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
-from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, main
+from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, HUNG, main
 from engine.wire import SamplingParams
 from tests.engine.checkpoint.gguf.miniature import write_gguf
 from tests.engine.checkpoints import CONTEXT, oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
-from tests.engine.faulty_engine import FATAL, POISON
+from tests.engine.faulty_engine import ENDLESS, FATAL, POISON
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +76,23 @@ async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> N
             assert tokens == oracle_greedy(directory, prompt, 8)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+
+async def test_sigterm_hands_running_requests_on() -> None:
+    """What was said stays said, and the process ends well."""
+    options = ["--model", "deploy/demo/model", "--kv-tokens", "4000", "--drain-timeout", "0"]
+    async with engine_process(*options) as process:
+        async with EngineClient(str((await readiness(process))["address"])) as client:
+            await client.wait_connected()
+            endless = SamplingParams(max_tokens=2000, temperature=0.0, ignore_eos=True)
+            async with client.generate([5, 6, 7], endless) as generation:
+                await anext(generation)
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(EngineGone) as gone:
+                    async for _ in generation:
+                        pass
+            assert gone.value.started and gone.value.leaving
+        assert await process.wait() == 0
 
 
 async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpoint: Checkpoint) -> None:
@@ -241,6 +258,20 @@ async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute
         in errors
     )
     assert errors.endswith(b"engine: the device does not compute any more: 3 steps in a row failed\n")
+
+
+async def test_it_ends_with_a_status_of_its_own_when_a_step_hangs(checkpoint: Checkpoint) -> None:
+    """Within seconds, though its event loop is alive and sends heartbeats; its log says where each thread is."""
+    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200"]
+    async with engine_process(*options, module="tests.engine.faulty_engine") as process:
+        async with EngineClient(str((await readiness(process))["address"])) as client:
+            await client.wait_connected()
+            with pytest.raises(EngineGone):
+                await anext(client.generate([ENDLESS, 5], GREEDY))
+        _, errors = await process.communicate()
+    assert process.returncode == HUNG
+    assert b"in launch" in errors
+    assert errors.endswith(b"engine: a step takes far longer than predicted; where each thread is stands above\n")
 
 
 async def test_a_directory_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:

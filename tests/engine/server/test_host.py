@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,23 +34,6 @@ from tests.engine.ledger_runner import LedgerRunner, expected_output
 from tests.engine.peers import TIMEOUT, GatedRunner, Peer, ask, assert_idle, make_core, peer_of, tokens, until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def runner() -> GatedRunner:
-    return GatedRunner(64)
-
-
-@pytest.fixture
-def server(runner: GatedRunner, monkeypatch: pytest.MonkeyPatch) -> EngineServer:
-    monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.02)
-    return EngineServer(make_core(runner))
-
-
-@pytest.fixture
-async def address(server: EngineServer) -> AsyncIterator[str]:
-    async with server.listening("ws://127.0.0.1:0") as address:
-        yield address
 
 
 async def test_a_connection_begins_with_an_introduction(address: str) -> None:

@@ -220,7 +220,7 @@ async def test_an_engine_that_dies_before_the_first_token_is_a_503(serve: Serve,
 
 async def test_an_engine_that_dies_later_is_an_error_in_the_stream(serve: Serve) -> None:
     """The text so far stays valid; the client's iterator raises instead of ending."""
-    async with serve() as served:
+    async with serve(turns={"move_timeout": 0.1}) as served:
         body: Any = {**prompt_of("chat/completions"), "model": "small", "max_tokens": 3000}
         stream = await served.client.chat.completions.create(**body, stream=True, extra_body={"ignore_eos": True})
         with pytest.raises(openai.APIError) as caught:

@@ -112,9 +112,10 @@ class TestFallback:
     async def test_an_engine_that_dies_while_it_answers_fails_the_turn_only(
         self, serve: Serve, model: Path, engine: EngineThread
     ) -> None:
-        """No other engine goes on with its text; the next turn is answered by the other tier."""
+        """No engine of another model goes on with its text; the next turn is answered by the other tier."""
         with EngineThread(model) as mortal:
-            async with serve(engines={"small": [mortal.address], "large": [engine.address]}) as served:
+            engines = {"small": [mortal.address], "large": [engine.address]}
+            async with serve(engines=engines, turns={"move_timeout": 0.1}) as served:
                 with await served.gateway.turns.start(request(model="small", max_output_tokens=3000), DEMO) as viewer:
                     events = []
                     async for entry in viewer.entries():
@@ -247,10 +248,10 @@ async def _silent_engine(engine: EngineThread) -> Any:
     """Something that introduces itself as an engine and hangs up on the first request."""
     from websockets.asyncio.server import ServerConnection, serve
 
-    from engine.wire import PROTOCOL_VERSION, Ready, encode
+    from engine.wire import PROTOCOL_MIN, Ready, encode
 
     async def handle(connection: ServerConnection) -> None:
-        await connection.send(encode(Ready(PROTOCOL_VERSION, engine.core.model, engine.core.load())))
+        await connection.send(encode(Ready(PROTOCOL_MIN, engine.core.model, engine.core.load())))
         await connection.recv()
         await connection.close()
 

@@ -95,6 +95,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
         name = f"name-{number}"
         metrics.turns.started()
         metrics.turns.routed(name, name)
+        metrics.turns.moved(name, 1)
         metrics.turns.cache(name)
         metrics.answers.first_token(name, name, 0.1)
         metrics.answers.inter_token(name, 0.01)
@@ -139,6 +140,7 @@ def exercised() -> Metrics:
     metrics = Metrics()
     metrics.turns.started()
     metrics.turns.routed("small", "complexity")
+    metrics.turns.moved("small", 1)
     metrics.turns.cache("miss")
     metrics.answers.first_token("small", "miss", 0.1)
     metrics.answers.inter_token("small", 0.01)

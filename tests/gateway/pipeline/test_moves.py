@@ -1,0 +1,162 @@
+"""Engines that are killed in the middle of an answer: another one goes on, and nobody can tell from the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from bench.servers import engine_process
+from engine.wire import Generate, Grammar, Output, Step, Usage, encode
+from gateway.config.settings import CacheSettings
+from gateway.pipeline.relay import MAX_MOVES
+from gateway.protocol.output_format import OutputFormat
+from gateway.protocol.requests import Sampling, TurnRequest
+from gateway.protocol.stream import Finished, TextDelta
+from tests.gateway.conftest import Serve, Served, eventually
+from tests.gateway.frame_engine import FrameEngine
+from tests.gateway.pipeline.turns import DEMO, request, routes, run, text
+
+pytestmark = pytest.mark.anyio
+
+NO_CACHE = CacheSettings(enabled=False)
+SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 60, "maxItems": 60}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {"sampling": Sampling(temperature=0, ignore_eos=True)},
+    "sampled": {"sampling": Sampling(temperature=1.2, seed=5, ignore_eos=True, logprobs=2)},
+    "penalties": {
+        "sampling": Sampling(
+            temperature=0.8, seed=6, ignore_eos=True, presence_penalty=0.5, repetition_penalty=1.3, min_tokens=40
+        )
+    },
+    "grammar": {
+        "sampling": Sampling(temperature=0.9, seed=7),
+        "format": OutputFormat(Grammar("json_schema", json.dumps(SCHEMA)), "text.format", {}),
+    },
+}
+LENGTH = 240
+
+
+class Processes:
+    """Engine processes by address, which a test kills and starts again."""
+
+    def __init__(self, model: Path, stack: contextlib.AsyncExitStack) -> None:
+        self._model = model
+        self._stack = stack
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.killed: list[str] = []
+
+    async def start(self, address: str) -> None:
+        process = engine_process(address, self._model, kv_tokens=8192)
+        self._running[address] = await self._stack.enter_async_context(process)
+
+    async def kill(self, address: str) -> None:
+        self._running[address].send_signal(signal.SIGKILL)
+        await self._running[address].wait()
+        self.killed.append(address)
+
+
+@pytest.fixture
+async def processes(model: Path) -> AsyncIterator[Processes]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Processes(model, stack)
+
+
+async def interrupted(served: Served, asked: TurnRequest, after: int, interrupt: Callable[[str], Any]) -> list[Any]:
+    """Return a turn's events; `interrupt` is called with the engine's address when it has said `after` deltas."""
+    events: list[Any] = []
+    with await served.gateway.turns.start(asked, DEMO) as viewer:
+        async for entry in viewer.entries():
+            events += [] if entry.event is None else [entry.event]
+            if isinstance(entry.event, TextDelta) and sum(isinstance(each, TextDelta) for each in events) == after:
+                await interrupt(served.gateway.engines[routes(events)[0].replica].client.address)
+    return events
+
+
+def scores(events: list[Any]) -> list[float]:
+    entries = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+    return [each.logprob for entry in entries for each in (entry, *entry.top)]
+
+
+async def test_an_answer_goes_on_when_its_engine_is_killed(serve: Serve, processes: Processes, tmp_path: Path) -> None:
+    """The same text, log-probabilities and usage as without; the other engine takes it up."""
+    addresses = [f"unix://{tmp_path}/engine-{number}" for number in range(2)]
+    await asyncio.gather(*(processes.start(address) for address in addresses))
+    async with serve(engines={"small": addresses}, cache=NO_CACHE) as served:
+        pool = served.gateway.engines.pools[0]
+        for number, (name, fields) in enumerate(REQUESTS.items()):
+            await eventually(lambda: all(engine.client.connected for engine in pool.engines))
+            asked = request(f"{name}: count", max_output_tokens=LENGTH, **fields)
+            whole = await run(served, asked)
+            cut = await interrupted(served, asked, 2 + 3 * number, processes.kill)
+            first, second = whole[-1], cut[-1]
+            assert isinstance(first, Finished) and isinstance(second, Finished)
+            assert (second.reason, second.error) == (first.reason, None), name
+            assert text(cut) == text(whole)
+            assert scores(cut) == pytest.approx(scores(whole), abs=1e-4)
+            assert (second.usage.input_tokens, second.usage.output_tokens) == (
+                first.usage.input_tokens,
+                first.usage.output_tokens,
+            )
+            await processes.start(processes.killed[-1])
+        await served.settle()
+
+
+async def test_an_answer_waits_for_its_only_engine_to_be_started_again(
+    serve: Serve, processes: Processes, tmp_path: Path
+) -> None:
+    """As a supervisor does it. A turn that is cancelled meanwhile waits no longer."""
+    address = f"unix://{tmp_path}/engine"
+    await processes.start(address)
+
+    async def restart(address: str) -> None:
+        await processes.kill(address)
+        starting.append(asyncio.create_task(processes.start(address)))
+
+    async with serve(engines={"small": [address]}, cache=NO_CACHE, turns={"move_timeout": 60.0}) as served:
+        asked = request(sampling=Sampling(temperature=0, ignore_eos=True), max_output_tokens=LENGTH)
+        whole = await run(served, asked)
+        starting: list[asyncio.Task[None]] = []
+        cut = await interrupted(served, asked, 5, restart)
+        assert text(cut) == text(whole)
+        assert (cut[-1].reason, cut[-1].usage.output_tokens) == ("length", LENGTH)
+        await asyncio.gather(*starting)
+
+        with await served.gateway.turns.start(asked, DEMO) as viewer:
+            async for entry in viewer.entries():
+                if isinstance(entry.event, TextDelta):
+                    await processes.kill(address)
+                    viewer.turn.cancel()
+        assert isinstance(entry.event, Finished) and entry.event.reason == "cancelled"
+        await served.settle()
+
+
+class Mortal(FrameEngine):
+    """Says one token of each answer, then closes the connection."""
+
+    async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        usage = Usage(len(request.prompt) - request.resumed, 0, request.resumed + 1, 0.0)
+        await connection.send(encode(Step([Output(request.id, [65], usage=usage)], self.load)))
+        await connection.close()
+
+
+async def test_a_request_that_ends_every_engine_ends_too(serve: Serve, tmp_path: Path) -> None:
+    async with (
+        Mortal(tmp_path / "one", {}).serving() as one,
+        Mortal(tmp_path / "two", {}).serving() as two,
+        serve(engines={"small": [one.address, two.address]}, cache=NO_CACHE) as served,
+    ):
+        events = await run(served, request(max_output_tokens=LENGTH))
+    finished = events[-1]
+    assert finished.error is not None and finished.error.code == "engine_failed"
+    assert finished.usage.output_tokens == 1 + MAX_MOVES
+    asked = [*one.generated, *two.generated]
+    assert sorted(each.resumed for each in asked) == [*range(1 + MAX_MOVES)]
+    assert all(each.prompt[len(each.prompt) - each.resumed :] == [65] * each.resumed for each in asked)
