@@ -46,6 +46,7 @@ from gateway.http import (
     batches,
     chat_completions,
     completions,
+    conversations,
     embeddings,
     feedback,
     files,
@@ -87,6 +88,9 @@ from gateway.storage.redis import BatchingRedis
 from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
+from gateway.turns.compaction import Compactions
+from gateway.turns.context import Context
+from gateway.turns.conversations import Conversations
 from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.turns.seal import Seal
 from gateway.ws.socket import SocketConnections
@@ -126,6 +130,7 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
         routes=[
             *([] if settings.admin.listen else [Mount("/admin", admin)]),
             *responses.routes,
+            *conversations.routes,
             *feedback.routes,
             *chat_completions.routes,
             *completions.routes,
@@ -215,7 +220,9 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
 
     view, limiter, metrics = services.view, services.limiter, services.metrics
     make_pipeline = partial(_pipeline, services)
-    turns = Turns(await make_pipeline(settings), settings.turns, presence.id)
+    seal = Seal(derive(secret, "turns"))
+    context = Context(Conversations(redis, seal, settings.turns), Compactions(seal))
+    turns = Turns(await make_pipeline(settings), settings.turns, context, presence.id)
     services.flights.find = turns.look
     last_used, issuers = await starter.start(LastUsed(redis)), await starter.start(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)

@@ -107,13 +107,13 @@ class TurnSettings(Section, frozen=True):
     max_retained: Annotated[Positive, Meta(description="Most finished responses that a gateway keeps.")] = 10_000
     store_ttl: Annotated[
         Seconds,
-        Meta(description="Seconds Redis keeps a stored response, which any gateway can then read, resume or continue."),
+        Meta(description="Seconds Redis keeps a response or conversation, which any gateway can read and continue."),
     ] = 86_400.0
     max_stored_per_tenant: Annotated[
-        Positive, Meta(description="Most stored responses of one tenant in Redis; the oldest are deleted first.")
+        Positive, Meta(description="Most stored responses of one tenant, and most conversations; the oldest go first.")
     ] = 10_000
     max_stored_bytes_per_tenant: Annotated[
-        int, Meta(ge=4 * 1024 * 1024, description="Bytes of these; the oldest go first. A response has 4 MiB at most.")
+        int, Meta(ge=4 * 1024 * 1024, description="Bytes of either; the oldest go first. One has 4 MiB at most.")
     ] = 64 * 1024 * 1024
     checkpoint_interval: Annotated[
         Seconds,

@@ -17,9 +17,10 @@ from gateway.protocol.anthropic.errors import OVERLOADED
 from gateway.protocol.anthropic.requests import MessageCount, MessageCreate
 from gateway.protocol.chat_completion_create import ChatCompletionCreate
 from gateway.protocol.completion_create import CompletionCreate
+from gateway.protocol.conversation_create import ConversationCreate, ConversationUpdate, ItemsCreate
 from gateway.protocol.embedding_create import EmbeddingCreate
 from gateway.protocol.input_items import ItemsPage
-from gateway.protocol.response_create import ResponseCreate
+from gateway.protocol.response_create import ResponseCompact, ResponseCreate
 
 _ALWAYS: tuple[type[ApiError], ...] = (
     errors.InvalidRequest,
@@ -31,6 +32,9 @@ _ALWAYS: tuple[type[ApiError], ...] = (
     errors.Unavailable,
 )
 """Errors of every operation."""
+
+
+_CONVERSATION = "/v1/conversations/{conversation_id}"
 
 
 class ReadQuery(Struct):
@@ -127,6 +131,59 @@ OPERATIONS = (
         answers.ResponseFeedback,
         body=FeedbackCreate,
     ),
+    Operation(
+        "post",
+        "/v1/responses/input_tokens",
+        "count_input_tokens",
+        "Count the tokens of what a response would answer",
+        answers.CountedInput,
+        body=ResponseCreate,
+        raises=(errors.ModelNotFound, errors.Conflict),
+    ),
+    Operation(
+        "post",
+        "/v1/responses/compact",
+        "compact_response",
+        "Summarise a conversation; the summary stands for it in later requests",
+        answers.CompactedResponse,
+        body=ResponseCompact,
+        raises=(errors.ModelNotFound, errors.Conflict, errors.EngineFailed, errors.NotCached),
+    ),
+    Operation(
+        "post",
+        "/v1/conversations",
+        "create_conversation",
+        "Make a conversation, which responses continue and add to",
+        answers.ConversationObject,
+        body=ConversationCreate,
+        raises=(errors.NotFound, errors.Conflict),
+    ),
+    Operation("get", _CONVERSATION, "read_conversation", "Read a conversation", answers.ConversationObject),
+    Operation(
+        "post",
+        _CONVERSATION,
+        "update_conversation",
+        "Replace the metadata of a conversation",
+        answers.ConversationObject,
+        body=ConversationUpdate,
+    ),
+    Operation(
+        "post",
+        f"{_CONVERSATION}/items",
+        "create_items",
+        "Add items to a conversation",
+        answers.ItemList,
+        body=ItemsCreate,
+        raises=(errors.Conflict,),
+    ),
+    Operation(
+        "get", f"{_CONVERSATION}/items", "list_items", "List a conversation's items", answers.ItemList, query=ItemsPage
+    ),
+    Operation("get", f"{_CONVERSATION}/items/{{item_id}}", "read_item", "Read an item", answers.Item),
+    Operation(
+        "delete", f"{_CONVERSATION}/items/{{item_id}}", "delete_item", "Delete an item", answers.ConversationObject
+    ),
+    Operation("delete", _CONVERSATION, "delete_conversation", "Delete a conversation", answers.DeletedConversation),
     Operation(
         "post",
         "/v1/chat/completions",

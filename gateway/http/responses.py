@@ -1,16 +1,20 @@
-"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel, delete. See also `gateway.ws.socket`."""
+"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel, delete, count, compact. See also
+`gateway.ws.socket`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from gateway.errors import invalid_value
+from gateway.access.identity import Principal
+from gateway.errors import InvalidRequest, Unavailable, invalid_value
 from gateway.http.exchange import (
     JsonResponse,
     ServerSentEvents,
@@ -24,11 +28,18 @@ from gateway.http.exchange import (
 from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.caching import from_headers
 from gateway.protocol.events import wants_extensions
-from gateway.protocol.input_items import input_items, parse_page
-from gateway.protocol.log import LogEntryKind
-from gateway.protocol.response_create import ResponseCreate, parse_response_create
+from gateway.protocol.input_items import item_messages, page_of, parse_page
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.response_create import (
+    ResponseCompact,
+    ResponseCreate,
+    parse_input_tokens,
+    parse_response_compact,
+    parse_response_create,
+)
 from gateway.services import Gateway, gateway_of
 from gateway.turns import Turn, Viewer
+from gateway.turns.compaction import SUMMARISE
 
 
 async def create(request: Request) -> Response:
@@ -42,6 +53,8 @@ async def create(request: Request) -> Response:
     if stream:
         return _stream(gateway, viewer, request)
     with viewer:
+        if turn_request.background:
+            return JsonResponse(viewer.turn.view.response(), headers=_headers(viewer.turn))
         return await while_connected(request.receive, whole(viewer))
 
 
@@ -53,7 +66,8 @@ async def read(request: Request) -> Response:
     if not _streamed(request):
         return JsonResponse(turn.view.response())
     gateway.metrics.connections.resumed()
-    return _stream(gateway, turn.watch(_starting_after(request)), request)
+    viewer = turn.resume(_starting_after(request), extensions=wants_extensions(request.headers))
+    return _stream(gateway, viewer, request)
 
 
 async def cancel(request: Request) -> Response:
@@ -82,7 +96,29 @@ async def items(request: Request) -> Response:
     principal = await gateway.authenticate(request, "chat")
     page = parse_page(dict(request.query_params))
     turn = await gateway.turns.find(request.path_params["id"], principal)
-    return JsonResponse(input_items(turn.id, turn.conversation, page))
+    return JsonResponse(page_of(item_messages(turn.id, turn.conversation), page))
+
+
+async def input_tokens(request: Request) -> Response:
+    """`POST /v1/responses/input_tokens`: of the longest prompt, where `auto` may mean several models."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    asked = parse_input_tokens(await read_parameters(request, principal, ResponseCreate))
+
+    async def counted() -> Response:
+        prompts = await gateway.turns.count(asked, principal)
+        return JsonResponse({"object": "response.input_tokens", "input_tokens": max(map(len, prompts.values()))})
+
+    return await while_connected(request.receive, counted())
+
+
+async def compact(request: Request) -> Response:
+    """`POST /v1/responses/compact`: a summary that stands for a conversation, see `gateway.turns.compaction`."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    body = await read_parameters(request, principal, ResponseCompact)
+    asked = parse_response_compact(body, SUMMARISE, from_headers(request.headers))
+    return await while_connected(request.receive, _compacted(gateway, principal, asked))
 
 
 async def socket(websocket: WebSocket) -> None:
@@ -92,6 +128,8 @@ async def socket(websocket: WebSocket) -> None:
 
 routes: list[BaseRoute] = [
     Route("/v1/responses", create, methods=["POST"]),
+    Route("/v1/responses/compact", compact, methods=["POST"]),
+    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
     Route("/v1/responses/{id}", read, methods=["GET"]),
     Route("/v1/responses/{id}", delete, methods=["DELETE"]),
     Route("/v1/responses/{id}/input_items", items, methods=["GET"]),
@@ -106,11 +144,34 @@ async def whole(viewer: Viewer) -> Response:
     Raises:
         ApiError: it has failed.
     """
-    turn = viewer.turn
     await _ended(viewer)
+    return _answer(viewer.turn, viewer.turn.view.response())
+
+
+async def _compacted(gateway: Gateway, principal: Principal, asked: TurnRequest) -> Response:
+    with await gateway.turns.start(asked, principal, orphan_timeout=0, live=False) as viewer:
+        await _ended(viewer)
+    turn, tenant = viewer.turn, principal.tenant
+    response = turn.view.response()
+    if response["status"] == "cancelled":
+        raise Unavailable("the server is restarting; send the request again", code="draining")
+    if response["status"] != "failed" and not turn.log.text.strip():
+        raise InvalidRequest("model: it wrote no summary of this; name another one", param="model")
+    sealed = gateway.turns.context.compactions.close(turn.conversation[:-1], turn.log.text, tenant)
+    item = {"id": turn.id.replace("resp_", "cmp_"), "type": "compaction", "encrypted_content": sealed}
+    body = {name: response[name] for name in ("id", "created_at", "usage")}
+    return _answer(turn, {**body, "object": "response.compaction", "output": [item]})
+
+
+def _answer(turn: Turn, body: dict[str, Any]) -> Response:
+    """Answer with what a turn has become.
+
+    Raises:
+        ApiError: it has failed.
+    """
     if turn.log.finished is not None and turn.log.finished.error is not None:
         raise turn.log.finished.error
-    return JsonResponse(turn.view.response(), headers={**_headers(turn), **cost_headers([turn.log])})
+    return JsonResponse(body, headers={**_headers(turn), **cost_headers([turn.log])})
 
 
 async def _ended(viewer: Viewer) -> None:
@@ -131,10 +192,8 @@ def _headers(turn: Turn) -> dict[str, str]:
 
 
 async def _events(viewer: Viewer, coalesce: float, *, extensions: bool) -> AsyncIterator[bytes]:
-    async for entry in viewer.entries(coalesce):
-        if entry.kind is LogEntryKind.EVENT and not extensions:
-            continue
-        event = viewer.turn.view.event(entry)
+    async for entry in viewer.entries(coalesce, extensions=extensions):
+        event = viewer.turn.view.event(entry, extensions=extensions)
         yield sse_event(event, event["type"])
 
 

@@ -112,6 +112,11 @@ class Pipeline:
         async with self._admission.request(resolved):
             return (await self._prepare(resolved)).prompts
 
+    async def check(self, turn: Turn) -> None:
+        """Apply the safety rules to the turn's messages; see `gateway.turns.TurnPipeline`."""
+        if self._guard.active:
+            await self._guard.admit(turn)
+
     async def _drive(self, turn: Turn) -> Answered:
         resolved = self._resolve(turn)
         async with self._admission.counted(resolved) as reservation:
@@ -244,7 +249,11 @@ class Pipeline:
         stored = await storing if storing is not None else None
         if stored is not None and self._similar is not None:
             self._similar.learn(answered.admitted.cache, stored)
+        reason, error = streamed.reason, streamed.error
+        if turn.on_answered is not None and reason not in ("cancelled", "error"):
+            error = await turn.on_answered()
+            reason = "error" if error else reason
         turn.trace.mark(Stage.STORE)
         earlier = answered.earlier.streamed.usage if answered.earlier else TokenUsage()
-        turn.append(Finished(streamed.reason, answered.usage, streamed.error, turn.cost, earlier, streamed.stop))
+        turn.append(Finished(reason, answered.usage, error, turn.cost, earlier, streamed.stop))
         return answered

@@ -49,13 +49,15 @@ class ResponseObject(Struct):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     model: str
     output: list[dict[str, Any]]
     """Messages and calls of functions."""
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
+    background: bool
+    conversation: dict[str, str] | None
     previous_response_id: str | None
     metadata: dict[str, str]
 
@@ -75,13 +77,55 @@ class DeletedResponse(Struct):
     deleted: Literal[True]
 
 
+class CountedInput(Struct):
+    """The length of what a response would answer."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Item(Struct):
+    """A message, a call of a function, its output, or a compaction."""
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output", "compaction"]
+
+
+class CompactedResponse(Struct):
+    """What stands for a conversation."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[Item]
+    usage: dict[str, Any]
+
+
+class ConversationObject(Struct):
+    """A conversation without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Struct):
+    """What is told of a conversation that is deleted."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
 class ItemList(Struct):
     """A page of items."""
 
     object: Literal["list"]
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
+    data: list[Item]
+    first_id: str
+    """Empty if there is none, as is `last_id`."""
+    last_id: str
     has_more: bool
 
 

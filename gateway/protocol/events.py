@@ -121,17 +121,23 @@ class ResponseView:
         self._log = log
         self.completed_at: int | None = None
 
-    def event(self, entry: LogEntry) -> Event:
-        """Return the stream event of one log entry."""
+    def event(self, entry: LogEntry, *, extensions: bool = True) -> Event:
+        """Return the stream event of one log entry.
+
+        Args:
+            extensions: whether the stream has our own events too, and its numbers count them.
+        """
         event = self._body(entry)
-        event["sequence_number"] = entry.sequence
+        event["sequence_number"] = entry.sequence if extensions else self._log.number_of(entry.sequence)
         return event
 
     def response(self) -> Event:
         """Return the `Response` object as it stands now."""
         finished = self._log.finished
         if finished is None:
-            return self._response("in_progress", [self._item(item) for item in self._log.items])
+            waiting = self.request.background and self._log.routed is None
+            status = "queued" if waiting else "in_progress"
+            return self._response(status, [self._item(item) for item in self._log.items])
         return self._final(finished)
 
     def _body(self, entry: LogEntry) -> Event:
@@ -250,7 +256,8 @@ class ResponseView:
             "created_at": self._created_at,
             "completed_at": self.completed_at if status == "completed" else None,
             "status": status,
-            "background": False,
+            "background": request.background,
+            "conversation": {"id": request.conversation} if request.conversation else None,
             "error": _response_error(finished.error) if finished and finished.error else None,
             "incomplete_details": {"reason": cut} if cut else None,
             "instructions": request.instructions,

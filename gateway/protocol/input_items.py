@@ -1,8 +1,8 @@
-"""The input of a response as OpenAI's list of items: the whole conversation before its answer, in pages."""
+"""Conversations as OpenAI's lists of items, in pages: the input of a response, or a conversation that is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -22,7 +22,7 @@ class ItemsPage(Struct, forbid_unknown_fields=True):
     order: Literal["asc", "desc"] = "desc"
 
 
-def parse_page(query: dict[str, str]) -> ItemsPage:
+def parse_page(query: Mapping[str, str]) -> ItemsPage:
     """Return the page that a query asks for.
 
     Raises:
@@ -32,29 +32,27 @@ def parse_page(query: dict[str, str]) -> ItemsPage:
     return converted(given, ItemsPage, strict=False)
 
 
-def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPage) -> Event:
-    """Return one page of a conversation's items.
+def page_of(items: Mapping[str, Message], page: ItemsPage) -> Event:
+    """Return one page of items, which are given in their order.
 
     Raises:
-        InvalidRequest: `after` is no item of it.
+        InvalidRequest: `after` is none of them.
     """
-    items = [_shown(id, part) for id, part in item_messages(response_id, conversation).items()]
-    if page.order == "desc":
-        items.reverse()
+    ids = list(items) if page.order == "asc" else list(items)[::-1]
     first = 0
     if page.after is not None:
-        places = [index for index, item in enumerate(items) if item["id"] == page.after]
-        if not places:
+        if page.after not in items:
             raise invalid_value("after", f"no item {page.after!r} here")
-        first = places[0] + 1
-    shown = items[first : first + page.limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": first + len(shown) < len(items),
-    }
+        first = ids.index(page.after) + 1
+    shown = ids[first : first + page.limit]
+    return item_list({id: items[id] for id in shown}, has_more=first + len(shown) < len(ids))
+
+
+def item_list(items: Mapping[str, Message], *, has_more: bool = False) -> Event:
+    """Return OpenAI's list of these items."""
+    ids = list(items) or [""]  # OpenAI's types have no null here
+    data = [shown_item(id, message) for id, message in items.items()]
+    return {"object": "list", "data": data, "first_id": ids[0], "last_id": ids[-1], "has_more": has_more}
 
 
 def item_messages(response_id: str, conversation: Sequence[Message]) -> dict[str, Message]:
@@ -63,19 +61,14 @@ def item_messages(response_id: str, conversation: Sequence[Message]) -> dict[str
     items: dict[str, Message] = {}
     for message in conversation:
         for part in _parts(message):
-            prefix = "fco" if part.role == "tool" else "fc" if part.calls else "msg"
-            items[f"{prefix}_{name}_i{len(items)}"] = part  # the answer's own items have no such letter
+            items[f"{_prefix(part)}_{name}_i{len(items)}"] = part  # the answer's own items have no such letter
     return items
 
 
-def _parts(message: Message) -> list[Message]:
-    if message.role == "tool":
-        return [message]
-    said = [replace(message, calls=())] if message.content or not message.calls else []
-    return [*said, *(Message("assistant", "", (call,)) for call in message.calls)]
-
-
-def _shown(id: str, part: Message) -> dict[str, Any]:
+def shown_item(id: str, part: Message) -> dict[str, Any]:
+    """Return an item as OpenAI shows it."""
+    if part.compacted is not None:
+        return {"id": id, "type": "compaction", "encrypted_content": part.compacted}
     item: dict[str, Any] = {"id": id, "status": "completed"}
     if part.role == "tool":
         return item | {"type": "function_call_output", "call_id": part.answers, "output": part.content}
@@ -86,3 +79,16 @@ def _shown(id: str, part: Message) -> dict[str, Any]:
     if part.role == "assistant":
         content |= {"type": "output_text", "annotations": []}
     return item | {"type": "message", "role": part.role, "content": [content]}
+
+
+def _prefix(part: Message) -> str:
+    if part.compacted is not None:
+        return "cmp"
+    return "fco" if part.role == "tool" else "fc" if part.calls else "msg"
+
+
+def _parts(message: Message) -> list[Message]:
+    if message.role == "tool":
+        return [message]
+    said = [replace(message, calls=())] if message.content or not message.calls else []
+    return [*said, *(Message("assistant", "", (call,)) for call in message.calls)]

@@ -1,10 +1,10 @@
 """The log of one turn: everything a viewer may be shown, numbered, in a size bounded by the answer's length.
 
-Every entry has the sequence number of the Responses event it stands for, counted without gaps. The deltas of an item
-are a run of numbers that the item answers for itself: the text is stored once, with the offset at which each delta
-ends. That makes three things cheap at the same time: resuming after any number, merging what a slow viewer has missed
-of an item into one delta (which then carries the number of the last one it covers), and keeping ten thousand finished
-turns in memory.
+Every entry has the sequence number of the Responses event it stands for, counted without gaps; a client that does not
+take our own events is told numbers that leave them out. The deltas of an item are a run of numbers that the item
+answers for itself: the text is stored once, with the offset at which each delta ends. That makes three things cheap at
+the same time: resuming after any number, merging what a slow viewer has missed of an item into one delta (which then
+carries the number of the last one it covers), and keeping ten thousand finished turns in memory.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class TurnLog:
         self._parts: list[list[LogEntry] | OutputItem] = []
         self._starts: list[int] = []
         """Number of the first entry of each part."""
+        self._extensions: list[int] = []
+        """Numbers of the entries for events of ours."""
         self.last = -1
         """Sequence number of the newest entry."""
         self.routed: Routed | None = None
@@ -148,9 +150,13 @@ class TurnLog:
             case Finished():
                 self._finish(event)
 
-    def read(self, after: int) -> list[LogEntry]:
+    def read(self, after: int, apart: int = 0) -> list[LogEntry]:
         """Return all entries with a number above `after`; consecutive deltas of an item are merged into one, unless
-        replayed."""
+        replayed.
+
+        Args:
+            apart: return no more than so many entries, and merge nothing; 0: all of them, merged.
+        """
         entries: list[LogEntry] = []
         first = max(bisect_right(self._starts, after + 1) - 1, 0)
         for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
@@ -158,9 +164,12 @@ class TurnLog:
             if isinstance(part, list):
                 entries += part[seen:]
             elif seen < part.deltas:
-                for end in (part.deltas,) if part.merge else range(seen + 1, part.deltas + 1):
+                last = min(part.deltas, seen + apart) if apart else part.deltas
+                for end in (last,) if part.merge and not apart else range(seen + 1, last + 1):
                     entries.append(LogEntry(start + end - 1, LogEntryKind.DELTA, part.merged(seen, end), part))
                     seen = end
+            if apart and len(entries) >= apart:
+                return entries[:apart]
         return entries
 
     def since(self, after: int) -> LogSlice:
@@ -209,6 +218,16 @@ class TurnLog:
             case _:
                 pass
         self._push(kind, entry.event, item)
+
+    def number_of(self, sequence: int) -> int:
+        """Return the number of an entry where events of ours are not counted."""
+        return sequence - bisect_right(self._extensions, sequence)
+
+    def sequence_of(self, number: int) -> int:
+        """Return the entry's number for what `number_of` gave."""
+        for extension in self._extensions:
+            number += extension <= number
+        return number
 
     def waiting(self, after: int) -> int:
         """Number of entries that a reader at `after` has not read."""
@@ -272,6 +291,8 @@ class TurnLog:
 
     def _push(self, kind: LogEntryKind, event: TurnEvent | None = None, item: OutputItem | None = None) -> None:
         self.last += 1
+        if kind is LogEntryKind.EVENT:
+            self._extensions.append(self.last)
         if not self._parts or not isinstance(self._parts[-1], list):
             self._parts.append([])
             self._starts.append(self.last)

@@ -175,11 +175,17 @@ def _reference(item: dict[str, Any], path: str, dialect: Dialect) -> Message:
     return Message("assistant", "", reference=id)
 
 
+def _compaction(item: dict[str, Any], path: str, dialect: Dialect) -> Message:
+    _check_keys(item, path, dialect, ("type", "encrypted_content"))
+    return Message("user", "", compacted=checked_type(item.get("encrypted_content"), str, f"{path}.encrypted_content"))
+
+
 def _nothing(item: dict[str, Any], path: str, dialect: Dialect) -> None:
     """What another model thought before its answer means nothing to those here."""
 
 
 _ITEMS: dict[str, Callable[[dict[str, Any], str, Dialect], Message | None]] = {
+    "compaction": _compaction,
     "function_call": _function_call,
     "function_call_output": _function_output,
     "item_reference": _reference,

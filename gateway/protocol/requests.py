@@ -69,6 +69,8 @@ class Message(Struct, frozen=True):
     """For the role `tool`, the id of the call whose output this is."""
     reference: str | None = None
     """Id of an item of an earlier response, whose place this holds until the turn begins."""
+    compacted: str | None = None
+    """Sealed messages of a compaction item, whose place this holds until the turn begins."""
 
     @property
     def size(self) -> int:
@@ -117,7 +119,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     model: str
     """`auto`, a tier (`small`, `medium`, `large`) or a model's public name."""
     messages: tuple[Message, ...] = ()
-    """New messages of this turn, without `instructions` and without those that `previous_response_id` stands for."""
+    """New messages of this turn, without `instructions` and without those that `previous_response_id` or `conversation`
+    stands for."""
     instructions: str | None = None
     """System message of this turn only: it is not inherited by turns that continue this one."""
     prompt: str | tuple[int, ...] | None = None
@@ -142,6 +145,10 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     quality: int | None = None
     """Position of the quality knob, 0 to 100, where the router picks the tier; None: as configured."""
     previous_response_id: str | None = None
+    conversation: str | None = None
+    """Id of the conversation whose items come first, and to which messages and answer are added."""
+    background: bool = False
+    """Whether the turn runs to its end without a viewer, too."""
     truncate: bool = False
     """Whether the oldest messages are left out if the conversation does not fit the context."""
     store: bool = True

@@ -1,4 +1,5 @@
-"""The body of `POST /v1/responses` and of the WebSocket's `response.create`: what is served, what is refused by name.
+"""The bodies of `POST /v1/responses`, of the two endpoints below it that make no response, and of the WebSocket's
+`response.create`: what is served, what is refused by name.
 
 Text in, text and calls of the client's functions out. A parameter of OpenAI's that would change the answer and is not
 served here is an error rather than silently ignored; one that could not change it (`user`, `prompt_cache_key`, ...) is
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.errors import missing_parameter
+from gateway.errors import invalid_value, missing_parameter, unsupported_parameter
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.output_format import parse_text_config
@@ -50,10 +51,8 @@ Metadata = Annotated[
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "access_programs": (),
-    "background": (False,),
     "background_options": (),
     "context_management": ([],),
-    "conversation": (),
     "image": (),
     "moderation": (),
     "prompt": (),
@@ -71,6 +70,15 @@ class PromptCacheOptions(Struct):
     prewarm: bool | None = None
 
 
+Id = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class ConversationReference(Struct, forbid_unknown_fields=True):
+    """The conversation of a response, where it is no plain id."""
+
+    id: Id
+
+
 class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
@@ -79,8 +87,10 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
-    previous_response_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    previous_response_id: Id | None = None
+    conversation: Id | ConversationReference | None = None
     store: bool | None = None
+    background: bool | None = None
     generate: bool | None = None
     include: list[Include] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -110,10 +120,8 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
     # Refused unless neutral: see `_NEUTRAL`.
     access_programs: Any = None
-    background: Any = None
     background_options: Any = None
     context_management: Any = None
-    conversation: Any = None
     image: Any = None
     moderation: Any = None
     prompt: Any = None
@@ -131,12 +139,16 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
     """
     create = converted(body, ResponseCreate)
     refuse_unsupported(create, _NEUTRAL)
-    messages = _messages(create.input, continues=create.previous_response_id is not None)
+    conversation = _conversation(create)
+    continues = conversation is not None or create.previous_response_id is not None
+    messages = _messages(create.input, continues=continues)
     format = parse_text_config(create.text)
     tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=False)
     check_together(format, tools)
-    if not messages and create.previous_response_id is None:
+    if not messages and not continues:
         raise missing_parameter("input")
+    if create.background and create.store is False:
+        raise invalid_value("background", "needs a response that is stored; leave out `store`, or send true")
     prewarm = create.prompt_cache_options is not None and bool(create.prompt_cache_options.prewarm)
     request = create.turn(
         given,
@@ -149,6 +161,8 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
         template=template_variables(create.chat_template_kwargs),
         generate=create.generate is not False and not prewarm,
         previous_response_id=create.previous_response_id,
+        conversation=conversation,
+        background=bool(create.background),
         truncate=create.truncation == "auto",
         store=create.store is not False,
         metadata=create.metadata or {},
@@ -162,18 +176,83 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
     return request, bool(create.stream)
 
 
+def parse_input_tokens(body: Mapping[str, Any]) -> TurnRequest:
+    """Return the turn whose prompt is to be counted, from the body of `POST /v1/responses/input_tokens`.
+
+    Raises:
+        InvalidRequest: see `parse_response_create`.
+    """
+    given = dict(body)
+    if given.pop("personality", None) is not None:
+        raise unsupported_parameter("personality", "not supported by this server. Leave it out.")
+    return parse_response_create(given)[0]
+
+
+class ResponseCompact(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/responses/compact`, with (inherited) sampling parameters for the summary."""
+
+    input: str | list[Any] | None = None
+    instructions: str | None = None
+    previous_response_id: Id | None = None
+    service_tier: ServiceTier | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Most tokens of the summary."""
+
+    # Accepted: they cannot change the answer.
+    prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: str | None = None
+
+    # Refused.
+    image: Any = None
+
+
+def parse_response_compact(body: Mapping[str, Any], asking: str, given: Caching = NOTHING) -> TurnRequest:
+    """Return the turn that summarises a conversation.
+
+    Args:
+        asking: what the user would say to get the summary.
+
+    Raises:
+        InvalidRequest: see `parse_response_create`.
+    """
+    compact = converted(body, ResponseCompact)
+    refuse_unsupported(compact, {"image": (), "stream": (False,)})
+    messages = _messages(compact.input, continues=compact.previous_response_id is not None)
+    if not messages and compact.previous_response_id is None:
+        raise missing_parameter("input")
+    return compact.turn(
+        given,
+        messages=(*messages, Message("user", asking)),
+        instructions=compact.instructions or None,
+        sampling=compact.sampling(),
+        max_output_tokens=compact.max_output_tokens,
+        previous_response_id=compact.previous_response_id,
+        service_tier=compact.service_tier or "auto",
+        store=False,
+    )
+
+
+def _conversation(create: ResponseCreate) -> str | None:
+    given = create.conversation
+    if given is not None and create.previous_response_id is not None:
+        raise invalid_value("conversation", "cannot be used together with previous_response_id; leave out one of them")
+    return given.id if isinstance(given, ConversationReference) else given
+
+
 def _logprobs(create: ResponseCreate) -> int | None:
     return create.top_logprobs or (0 if INCLUDE_LOGPROBS in (create.include or ()) else None)
 
 
-_DIALECT = Dialect(
+ITEMS = Dialect(
     field="input",
     parts=("input_text", "output_text", "refusal"),
-    keys=("id", "status", "phase"),
+    keys=("id", "status", "phase", "created_by"),
     # Clients send calls and their outputs back as they got them, with these set to null.
     unserved=("caller", "namespace", "async"),
     items=True,
 )
+"""The spelling of items in the Responses API."""
 
 
 def _messages(given: str | list[Any] | None, *, continues: bool) -> tuple[Message, ...]:
@@ -181,4 +260,4 @@ def _messages(given: str | list[Any] | None, *, continues: bool) -> tuple[Messag
         return ()
     if isinstance(given, str):
         return (Message("user", given),)
-    return parse_messages(given, _DIALECT, continues=continues)
+    return parse_messages(given, ITEMS, continues=continues)

@@ -19,7 +19,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import ApiError, InvalidRequest, RateLimited, Unavailable, invalid_value, missing_parameter
+from gateway.errors import (
+    ApiError,
+    InvalidRequest,
+    RateLimited,
+    Unavailable,
+    invalid_value,
+    missing_parameter,
+    unsupported_parameter,
+)
 from gateway.protocol.codec import Codec
 from gateway.protocol.events import ClientEventType, CloseCode, Event, ServerEventType, error_event, with_stream_id
 from gateway.protocol.requests import TurnRequest, converted, only_known
@@ -272,6 +280,8 @@ class Session:
         if self._limits.ignore_unknown:
             body = only_known(body, ResponseCreate)
         request, _ = parse_response_create(body)
+        if request.background:
+            raise unsupported_parameter("background", "not supported over a WebSocket; send POST /v1/responses")
         self._check_room()
         if self._refusal is not None:
             raise self._refusal

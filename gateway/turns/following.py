@@ -52,6 +52,7 @@ class Mirror(Turn):
         super().__init__(id, header.principal, header.request, header.history, LINGER, header.created_at)
         self.on_orphaned = leave
         self.on_cancel(cancel)
+        self.begin()
 
 
 class _FollowedTurn:

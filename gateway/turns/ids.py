@@ -1,6 +1,8 @@
-"""Ids of responses. An id names the gateway that runs its turn, so that every other one knows whom to ask.
+"""Ids of responses and conversations. A response's names the gateway that runs its turn, so that every other one knows
+whom to ask.
 
 resp_ <16 hex digits of the gateway's id> <32 random hex digits>
+conv_ <48 random hex digits>
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import secrets
 
 _GATEWAY = "gw_"
 _ID = re.compile(r"resp_([0-9a-f]{16})[0-9a-f]{32}")
+_CONVERSATION = re.compile(r"conv_[0-9a-f]{48}")
 _CHOICES = re.compile(r"(?:chat)?cmpl-(.+)")
 """Prefixes of ids in chat completions and completions; several choices share the turn's id."""
 
@@ -17,6 +20,15 @@ _CHOICES = re.compile(r"(?:chat)?cmpl-(.+)")
 def new_response_id(gateway: str) -> str:
     """Return an id that nobody can guess, for a turn of this gateway (an id of `gateway.storage.presence`)."""
     return f"resp_{gateway.removeprefix(_GATEWAY)}{secrets.token_hex(16)}"
+
+
+def new_conversation_id() -> str:
+    """Return an id that nobody can guess."""
+    return f"conv_{secrets.token_hex(24)}"
+
+
+def is_conversation_id(id: str) -> bool:
+    return _CONVERSATION.fullmatch(id) is not None
 
 
 def response_id(named: str) -> str:

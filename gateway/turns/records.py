@@ -44,6 +44,12 @@ FIRST = 1
 """Number of the entry with which every log begins."""
 
 
+def script(name: str) -> str:
+    """Return the source of a script of this folder, after the functions that all of them use."""
+    folder = resources.files("gateway.turns")
+    return "".join(folder.joinpath(part).read_text("utf-8") for part in ("bounds.lua", name))
+
+
 class RecordState(enum.StrEnum):
     """States of a record: RUNNING -> ENDED or LOST; any -> DELETED. `record.lua` refuses all other transitions."""
 
@@ -105,7 +111,7 @@ class TurnRecords:
         self._gateway = gateway
         self._ttl = ttl
         self._most = max_per_tenant, max_bytes_per_tenant
-        self._script = resources.files("gateway.turns").joinpath("record.lua").read_text("utf-8")
+        self._script = script("record.lua")
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._pending: OrderedDict[str, tuple[Turn, RecordState]] = OrderedDict()
         self._writing = 0

@@ -1,37 +1,35 @@
-"""Puts items of earlier responses where the input of a request refers to them by id."""
+"""Puts items of earlier responses where messages refer to them by id."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from msgspec.structs import replace
-
 from gateway.errors import Conflict, NotFound, invalid_value
 from gateway.protocol.input_items import item_messages
-from gateway.protocol.messages import check_answers, join_calls
-from gateway.protocol.requests import Message, ToolCall, TurnRequest
+from gateway.protocol.messages import join_calls
+from gateway.protocol.requests import Message, ToolCall
 from gateway.turns.turn import Turn, TurnState
 
 MAX_RESPONSES = 256
 """Most different responses of which one request may name items: each is a look-up."""
 
+Find = Callable[[str], Awaitable[Turn | None]]
+"""Finds a response of the caller's tenant."""
 
-async def resolved(request: TurnRequest, find: Callable[[str], Awaitable[Turn | None]]) -> TurnRequest:
-    """Return the request with the items that its input names.
 
-    Args:
-        find: looks up a response of the caller's tenant.
+async def resolved(messages: tuple[Message, ...], find: Find) -> tuple[Message, ...]:
+    """Return messages with the items that they name; the same messages if they name none.
 
     Raises:
         NotFound: there is no such item, or no longer.
         Conflict: its response is still in progress.
-        InvalidRequest: too many responses are named, or an output answers no call.
+        InvalidRequest: too many responses are named.
     """
-    if not any(message.reference for message in request.messages):
-        return request
+    if not any(message.reference for message in messages):
+        return messages
     known: dict[str, dict[str, Message]] = {}
-    messages = []
-    for message in request.messages:
+    found = []
+    for message in messages:
         if message.reference is not None:
             id = message.reference
             response = f"resp_{id.split('_')[1]}" if "_" in id else ""
@@ -46,11 +44,17 @@ async def resolved(request: TurnRequest, find: Callable[[str], Awaitable[Turn | 
                     code="item_not_found",
                 )
             message = known[response][id]
-        messages.append(message)
-    joined = join_calls(messages)
-    if request.previous_response_id is None:
-        check_answers(joined, ())
-    return replace(request, messages=joined)
+        found.append(message)
+    return join_calls(found)
+
+
+def answer_items(turn: Turn) -> dict[str, Message]:
+    """Return the items of a turn's answer by id."""
+    items = {}
+    for item in turn.log.items:
+        calls = () if item.call is None else (ToolCall(item.call.id, item.call.name, item.text),)
+        items[turn.view.item_id(item)] = Message("assistant", "" if calls else item.text, calls)
+    return items
 
 
 def _items(turn: Turn | None) -> dict[str, Message]:
@@ -63,8 +67,4 @@ def _items(turn: Turn | None) -> dict[str, Message]:
             param="input",
             code="response_in_progress",
         )
-    items = item_messages(turn.id, turn.conversation)
-    for item in turn.log.items:
-        calls = () if item.call is None else (ToolCall(item.call.id, item.call.name, item.text),)
-        items[turn.view.item_id(item)] = Message("assistant", "" if calls else item.text, calls)
-    return items
+    return item_messages(turn.id, turn.conversation) | answer_items(turn)

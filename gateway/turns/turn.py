@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 from gateway.access.identity import Principal
 from gateway.errors import ApiError
 from gateway.protocol.events import ResponseView
-from gateway.protocol.log import LogEntry, TurnLog
+from gateway.protocol.log import LogEntry, LogEntryKind, TurnLog
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.slices import LogSlice
 from gateway.protocol.stream import Finished, LimitState, Routed, TokenUsage, TurnEvent
 from gateway.telemetry.trace import TurnTrace
+
+BATCH = 256
+"""Most entries of one read where deltas are not merged."""
 
 
 class TurnState(enum.Enum):
@@ -48,10 +51,14 @@ class Turn:
         principal: Principal,
         request: TurnRequest,
         history: tuple[Message, ...],
-        orphan_timeout: float,
+        orphan_timeout: float | None,
         created_at: int | None = None,
     ) -> None:
-        """Args: created_at: Unix time of a turn that began elsewhere."""
+        """
+        Args:
+            orphan_timeout: seconds that it runs on without a viewer; None: to its end.
+            created_at: Unix time of a turn that began elsewhere.
+        """
         self.id = id
         self.principal = principal
         self.request = request
@@ -73,6 +80,8 @@ class Turn:
         """State of the limits when the turn was admitted."""
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Future that is resolved when the turn has been routed; it holds the `ApiError` if the turn was refused."""
+        self.on_answered: Callable[[], Awaitable[ApiError | None]] | None = None
+        """Awaited with the whole answer before the turn completes; if it returns an error, the turn fails."""
         self._viewers: set[Viewer] = set()
         self._orphan_timeout = orphan_timeout
         self._orphan_timer: asyncio.TimerHandle | None = None
@@ -102,13 +111,17 @@ class Turn:
         text = self.log.text
         return (Message("assistant", text, calls),) if text or calls else ()
 
+    def begin(self) -> None:
+        """Admit the turn before it is routed: if it is refused from now on, it fails."""
+        self._move_to(TurnState.RUNNING)
+        self.admitted.set_result(None)
+
     def append(self, event: TurnEvent) -> None:
         """Record an event and wake the viewers. The first `Routed` admits the turn, `Finished` ends it."""
         if self.state is TurnState.ADMITTING:
             if not isinstance(event, Routed):
                 raise RuntimeError(f"turn {self.id}: {type(event).__name__} before it was routed")
-            self._move_to(TurnState.RUNNING)
-            self.admitted.set_result(None)
+            self.begin()
         if isinstance(event, Finished):
             self._finish(int(time.time()))
         self.log.append(event)
@@ -125,8 +138,7 @@ class Turn:
         """
         self.log.extend(gained)
         if self.state is TurnState.ADMITTING:
-            self._move_to(TurnState.RUNNING)
-            self.admitted.set_result(None)
+            self.begin()
         if self.log.finished is not None:
             self._finish(completed_at)
         self._wake()
@@ -159,6 +171,16 @@ class Turn:
         """Return a viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
         return Viewer(self, after, wake, live=live)
 
+    def resume(self, number: int, wake: Callable[[], None] | None = None, *, extensions: bool) -> Viewer:
+        """Return a viewer that has seen everything up to the event that `ResponseView.event` has given this number. One
+        without our events gets each delta that it has missed by itself, as OpenAI's numbers have no gaps.
+        """
+        if extensions:
+            return self.watch(number, wake)
+        viewer = self.watch(self.log.sequence_of(number), wake)
+        viewer.apart_until = self.log.last
+        return viewer
+
     def _joined(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
         self._stop_orphan_timer()
@@ -169,7 +191,8 @@ class Turn:
 
     def looked_after(self) -> None:
         """Restart the orphan timer if nobody watches."""
-        if not self._viewers and self.state in (TurnState.ADMITTING, TurnState.RUNNING):
+        running = self.state in (TurnState.ADMITTING, TurnState.RUNNING)
+        if running and not self._viewers and self._orphan_timeout is not None:
             self._stop_orphan_timer()
             loop = asyncio.get_running_loop()
             self._orphan_timer = loop.call_later(self._orphan_timeout, self.on_orphaned)
@@ -203,8 +226,10 @@ class Viewer:
         self.live = live
         self.cursor = after
         """Number of the last entry read."""
+        self.apart_until = -1
+        """Number of the last entry up to which deltas are not merged."""
         self.behind = False
-        """Whether the last read found more than one delta waiting."""
+        """Whether the last read found more than one delta waiting, or there is more to read."""
         self._news = asyncio.Event()
         self.wake = wake or self._news.set
         """Callback for when the turn has something new."""
@@ -223,14 +248,21 @@ class Viewer:
         """Whether the turn has ended and everything was read."""
         return self.turn.finished and self.cursor >= self.turn.log.last
 
-    def read(self) -> list[LogEntry]:
-        """Return everything new, consecutive deltas merged; empty if nothing is new."""
+    def read(self, *, extensions: bool = True) -> list[LogEntry]:
+        """Return everything new, consecutive deltas merged; empty if nothing is new.
+
+        Args:
+            extensions: whether events of ours are wanted too.
+        """
         waiting = self.turn.log.waiting(self.cursor)
-        entries = self.turn.log.read(self.cursor)
+        apart = BATCH if self.cursor < self.apart_until else 0
+        entries = self.turn.log.read(self.cursor, apart)
         self.behind = waiting > len(entries)
         if entries:
             self.cursor = entries[-1].sequence
-        return entries
+        if apart and self.behind:
+            self.wake()
+        return entries if extensions else [entry for entry in entries if entry.kind is not LogEntryKind.EVENT]
 
     def gained(self) -> LogSlice:
         """Return everything new as data for a copy of the log."""
@@ -238,17 +270,17 @@ class Viewer:
         self.cursor = self.turn.log.last
         return gained
 
-    async def entries(self, coalesce: float = 0.0) -> AsyncIterator[LogEntry]:
-        """Yield entries as they come until the turn has ended. A consumer that falls behind gets at most one delta
-        every `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
+    async def entries(self, coalesce: float = 0.0, *, extensions: bool = True) -> AsyncIterator[LogEntry]:
+        """Yield entries as they come until the turn has ended, see `read`. A consumer that falls behind gets at most
+        one delta every `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
         """
         while not self.exhausted:
             await self._news.wait()
             self._news.clear()
-            for entry in self.read():
+            for entry in self.read(extensions=extensions):
                 yield entry
-            if self.behind and not self.turn.finished:
-                await asyncio.sleep(coalesce)
+            if self.behind:
+                await asyncio.sleep(0 if self.turn.finished else coalesce)
 
     def close(self) -> None:
         if not self.closed:

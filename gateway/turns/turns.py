@@ -15,11 +15,11 @@ from redis.asyncio import Redis
 from gateway.access.identity import Principal
 from gateway.background import BackgroundTasks
 from gateway.config.settings import TurnSettings
-from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
-from gateway.protocol.messages import check_answers
+from gateway.errors import ApiError, Conflict, NotFound, Unavailable
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished
 from gateway.storage.presence import Presence, new_id
+from gateway.turns.context import Context
 from gateway.turns.creations import Creations
 from gateway.turns.ids import new_response_id
 from gateway.turns.references import resolved
@@ -30,6 +30,8 @@ logger = logging.getLogger("roundhouse.turns")
 
 MAX_RETAINED_CHARACTERS = 256 * 1024 * 1024
 """Most characters of all finished turns together, questions included; the oldest are forgotten first."""
+QUEUED = 1.0
+"""Seconds after which a background turn that is neither routed nor refused is shown as queued."""
 
 
 class TurnPipeline(Protocol):
@@ -51,14 +53,25 @@ class TurnPipeline(Protocol):
         """
         ...
 
+    async def check(self, turn: Turn) -> None:
+        """Apply the safety rules to the turn's messages, without running it.
+
+        Raises:
+            ApiError: a rule forbids them.
+        """
+        ...
+
 
 class Turns:
     """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
 
-    def __init__(self, pipeline: TurnPipeline, settings: TurnSettings, gateway: str | None = None) -> None:
+    def __init__(
+        self, pipeline: TurnPipeline, settings: TurnSettings, context: Context, gateway: str | None = None
+    ) -> None:
         """Args: gateway: id of this process, which its turns' ids name."""
         self._pipeline = pipeline
         self._settings = settings
+        self.context = context
         self._gateway = gateway or new_id()
         self._turns: dict[str, Turn] = {}
         self._begun: dict[str, asyncio.Event] = {}
@@ -117,7 +130,8 @@ class Turns:
         idempotency_key: str | None = None,
         live: bool = True,
     ) -> Viewer:
-        """Start a turn and watch it from its first entry. Returns once it has been admitted and routed.
+        """Start a turn and watch it from its first entry. Returns once it has been admitted and routed; one in
+        the background a second later at most: if it is refused after that, it fails.
 
         Args:
             wake: see `Viewer.wake`.
@@ -155,7 +169,22 @@ class Turns:
             ApiError: a turn would be refused.
         """
         self._check_draining()
-        return await self._pipeline.count(Turn(new_response_id(self._gateway), principal, request, (), 0))
+        request, history = await self.context.complete(
+            request, principal.tenant, partial(self._find, principal=principal)
+        )
+        return await self._pipeline.count(Turn(new_response_id(self._gateway), principal, request, history, 0))
+
+    async def checked(self, messages: tuple[Message, ...], principal: Principal, id: str) -> tuple[Message, ...]:
+        """Return messages that a client keeps in the conversation `id` for later turns, which check only what is new:
+        with the items that they name, and as the safety rules leave them.
+
+        Raises:
+            ApiError: an item does not exist, or a rule forbids one.
+        """
+        messages = await resolved(messages, partial(self._find, principal=principal))
+        turn = Turn(id, principal, TurnRequest(model="auto", messages=messages), (), 0)
+        await self._pipeline.check(turn)
+        return turn.request.messages
 
     def get(self, response_id: str) -> Turn | None:
         """Return the turn with this id, if it runs or is kept in this process."""
@@ -244,11 +273,13 @@ class Turns:
         live: bool,
     ) -> Viewer:
         self._check_draining()
-        request = await resolved(request, partial(self._seen, principal, own))
-        history = await self._history(request, principal, own)
+        request, history = await self.context.complete(request, principal.tenant, partial(self._seen, principal, own))
         self._check_draining()  # it may have taken a while
-        timeout = self._settings.orphan_timeout if orphan_timeout is None else orphan_timeout
-        turn = Turn(id, principal, request, history, timeout)
+        if orphan_timeout is None and not request.background:
+            orphan_timeout = self._settings.orphan_timeout
+        turn = Turn(id, principal, request, history, orphan_timeout)
+        if request.conversation is not None and request.generate:
+            turn.on_answered = partial(self.context.keep, turn)
         self._turns[turn.id] = turn
         if id in self._begun:
             self._begun[id].set()
@@ -278,34 +309,6 @@ class Turns:
     async def _seen(self, principal: Principal, own: Mapping[str, Turn], id: str) -> Turn | None:
         """Return a turn that the caller may continue."""
         return own.get(id) or await self._find(id, principal)
-
-    async def _history(
-        self, request: TurnRequest, principal: Principal, own: Mapping[str, Turn]
-    ) -> tuple[Message, ...]:
-        previous_id = request.previous_response_id
-        if previous_id is None:
-            return ()
-        previous = await self._seen(principal, own, previous_id)
-        if previous is None or previous.state in (TurnState.ADMITTING, TurnState.REFUSED):
-            raise PreviousResponseNotFound(
-                f"Previous response with id '{previous_id[:80]}' not found. Send the whole conversation without "
-                "previous_response_id.",
-                param="previous_response_id",
-            )
-        if previous.log.finished is None:
-            raise Conflict(
-                "previous_response_id: this response is still in progress; wait for its last event or cancel it",
-                param="previous_response_id",
-                code="response_in_progress",
-            )
-        if previous.log.finished.reason == "error":
-            raise PreviousResponseNotFound(
-                f"Previous response with id '{previous_id}' failed and cannot be continued; send its input again.",
-                param="previous_response_id",
-            )
-        history = previous.conversation + previous.answer
-        check_answers(request.messages, history)
-        return history
 
     async def _run(self, turn: Turn) -> None:
         try:
@@ -348,8 +351,13 @@ class Turns:
 
 async def _admitted(viewer: Viewer) -> Viewer:
     """Return the viewer once its turn has been admitted; it is closed if that is refused, or nobody waits any more."""
+    turn = viewer.turn
     try:
-        await asyncio.shield(viewer.turn.admitted)
+        if turn.request.background:
+            await asyncio.wait([turn.admitted], timeout=QUEUED)
+            if not turn.admitted.done():
+                turn.begin()
+        await asyncio.shield(turn.admitted)
     except BaseException:
         viewer.close()
         raise

@@ -34,7 +34,6 @@ from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import socket_subjects
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
-from gateway.protocol.log import LogEntryKind
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
 from gateway.telemetry.metrics.process import Metrics
@@ -200,7 +199,7 @@ class SocketConnection:
     async def _watch(self, subscription: int, response_id: str, after: int) -> None:
         turn = await self._turns.find(response_id, self._principal)
         self._metrics.connections.resumed()
-        self._show(subscription, turn.watch(after, self._wake.set))
+        self._show(subscription, turn.resume(after, self._wake.set, extensions=self._codec.extensions))
 
     def _show(self, subscription: int, viewer: Viewer) -> None:
         self._session.turn_started(subscription, viewer.turn.id)
@@ -234,10 +233,9 @@ class SocketConnection:
     async def _send_news(self, subscription: int) -> bool:
         """Send the new events of one turn; return whether its viewer was behind."""
         viewer, lane = self._viewers[subscription], self._session.lane(subscription)
-        for entry in viewer.read():
-            if entry.kind is LogEntryKind.EVENT and not self._codec.extensions:
-                continue
-            await self._send(with_stream_id(viewer.turn.view.event(entry), lane))
+        extensions = self._codec.extensions
+        for entry in viewer.read(extensions=extensions):
+            await self._send(with_stream_id(viewer.turn.view.event(entry, extensions=extensions), lane))
         if viewer.exhausted:
             self._viewers.pop(subscription).close()
             self._carry_out(self._session.turn_ended(subscription, self._loop.time()))

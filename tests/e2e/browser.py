@@ -57,6 +57,7 @@ from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
 from gateway.ws.socket import SocketConnections
+from tests.gateway.turns.contexts import context
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -251,7 +252,7 @@ class ScriptedServer:
         view = View(directory)
         identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis), Issuers([]))
         tickets_, metrics = Tickets(redis), Metrics()
-        turns = Turns(self.pipeline, settings.turns)
+        turns = Turns(self.pipeline, settings.turns, context(redis))
         limiter = Limiter(redis, settings)
         connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {

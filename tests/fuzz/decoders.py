@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import atheris
 
@@ -28,7 +29,12 @@ with atheris.instrument_imports(include=["gateway", "engine.wire", "engine.check
     from gateway.protocol.chat_completion_create import parse_chat_completion_create
     from gateway.protocol.codec import JsonCodec, MsgpackCodec
     from gateway.protocol.completion_create import parse_completion_create
-    from gateway.protocol.response_create import parse_response_create
+    from gateway.protocol.conversation_create import parse_items
+    from gateway.protocol.response_create import (
+        parse_input_tokens,
+        parse_response_compact,
+        parse_response_create,
+    )
     from gateway.protocol.session import Session, SessionLimits
     from gateway.tools.formats import FORMATS
     from gateway.tools.parser import CallArguments, CallParser, Parsed, Text
@@ -42,7 +48,15 @@ def bodies(data: bytes) -> None:
         body = JsonCodec().decode(data)
     except InvalidRequest:
         return
-    for parse in (parse_response_create, parse_chat_completion_create, parse_completion_create):
+    parsers: list[Callable[[dict[str, Any]], object]] = [
+        parse_response_create,
+        parse_input_tokens,
+        lambda body: parse_response_compact(body, "Summarise."),
+        lambda body: parse_items([body]),
+        parse_chat_completion_create,
+        parse_completion_create,
+    ]
+    for parse in parsers:
         try:
             parse(body)
         except ApiError as error:

@@ -37,13 +37,17 @@ def client(served: Served, key: str | None) -> httpx2.AsyncClient:
 
 def invented(name: str) -> str:
     """Return a name of the same form that never existed; of a response, one that the same gateway would have run."""
+    if "/" in name:
+        return "/".join(part if part == "items" else invented(part) for part in name.split("/"))
     if name.startswith("resp_"):
         return name[:21] + secrets.token_hex(16)
+    if name.startswith("conv_"):
+        return name[:5] + secrets.token_hex(24)
     return name[:4] + secrets.token_hex(len(name))[: len(name) - 4]
 
 
 OWN = [
-    (re.compile(r"(resp_|msg_|chatcmpl-|cmpl-|req_)[0-9a-f]{16,}"), r"\1*"),
+    (re.compile(r"(resp_|msg_|conv_|cmp_|chatcmpl-|cmpl-|req_)[0-9a-f]{16,}"), r"\1*"),
     (re.compile(r'("(?:created|created_at|completed_at|remaining|reset_seconds)":)[\d.]+'), r"\1*"),
     (re.compile(r"^(x-ratelimit-(?:remaining|reset)-.*|[a-z-]+-ms|date): .*$", re.MULTILINE), r"\1: *"),
     (re.compile(r'("(?:created_at|[a-z_]+_duration)":)("[^"]*"|\d+)'), r"\1*"),
@@ -52,7 +56,8 @@ OWN = [
 
 
 def without_own(said: str, name: str = "\0") -> str:
-    said = said.replace(name, "*")
+    for part in name.split("/"):
+        said = said.replace(part, "*")
     for pattern, instead in OWN:
         said = pattern.sub(instead, said)
     return said

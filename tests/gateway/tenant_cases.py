@@ -18,9 +18,21 @@ CASES: dict[str, list[Attempt]] = {
     "POST /v1/responses": [
         Attempt("response", {**ASK, "previous_response_id": "$"}),
         Attempt("response", {**ASK, "previous_response_id": "$", "stream": True}),
+        Attempt("response", {**ASK, "previous_response_id": "$", "background": True}),
+        Attempt("conversation", {**ASK, "conversation": "$"}),
+        Attempt("conversation", {**ASK, "conversation": {"id": "$"}, "stream": True}),
         Attempt("model", {**ASK, "model": "$"}),
         Attempt("model", {**ASK, "model": "$", "stream": True}),
         Attempt("idempotency key", ASK, headers={"idempotency-key": "$"}),
+    ],
+    "POST /v1/responses/compact": [
+        Attempt("response", {"model": "tiny-small", "previous_response_id": "$", "max_output_tokens": 2}),
+        Attempt("model", {"model": "$", "input": "hello"}),
+    ],
+    "POST /v1/responses/input_tokens": [
+        Attempt("response", {"previous_response_id": "$"}),
+        Attempt("conversation", {"conversation": "$", "input": "hello"}),
+        Attempt("model", {"model": "$", "input": "hello"}),
     ],
     "GET /v1/responses/{id}": [
         Attempt("response"),
@@ -31,6 +43,17 @@ CASES: dict[str, list[Attempt]] = {
     "GET /v1/responses/{id}/input_items": [Attempt("response"), Attempt("response", query="?limit=1&order=asc")],
     "POST /v1/responses/{id}/cancel": [Attempt("response")],
     "POST /v1/responses/{id}/feedback": [Attempt("response", {"rating": "up"})],
+    "POST /v1/conversations": [AS_KEY],
+    "GET /v1/conversations/{conversation_id}": [Attempt("conversation")],
+    "POST /v1/conversations/{conversation_id}": [Attempt("conversation", {"metadata": {"a": "b"}})],
+    "POST /v1/conversations/{conversation_id}/items": [Attempt("conversation", {"items": CHAT["messages"]})],
+    "GET /v1/conversations/{conversation_id}/items": [
+        Attempt("conversation"),
+        Attempt("conversation", query="?limit=1&order=asc"),
+    ],
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": [Attempt("item")],
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": [Attempt("item")],
+    "DELETE /v1/conversations/{conversation_id}": [Attempt("conversation")],  # last: nothing of it is left
     "GET /v1/models": [AS_KEY],
     "GET /v1/models/": [AS_KEY],
     "GET /v1/models/{model:path}": [Attempt("model")],

@@ -27,6 +27,7 @@ from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings
 from gateway.turns.messages import FollowTurn
 from tests.gateway.test_app import fault
+from tests.gateway.turns.contexts import context
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +85,7 @@ def answers(model: Path, patch: pytest.MonkeyPatch) -> Begin:
 
 def turns(model: Path, patch: pytest.MonkeyPatch) -> Begin:
     patch.setattr(Turns, "_retain", lambda self, turn: 1 / 0)
-    running = Turns(cast(Any, SimpleNamespace(run=fault)), TurnSettings())
+    running = Turns(cast(Any, SimpleNamespace(run=fault)), TurnSettings(), context())
     request = TurnRequest(model="auto", messages=(Message("user", "hello"),))
     return lambda: asyncio.create_task(running.start(request, Principal("alice", "key")))
 

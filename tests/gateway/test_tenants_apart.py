@@ -141,7 +141,16 @@ async def world(
             await asyncio.sleep(0.005)
         ids = [running, *(events[-1]["response"]["id"] for events in (ended, unstored)), response.id]
         tickets = [await ticket(home, KEY) for _ in range(4)]
-        names = {"response": ids, "model": ["secret-tone", "secret-sold"], "ticket": tickets}
+        said: Any = [{"role": "user", "content": CANARY}]
+        conversation = (await home.client.conversations.create(items=said, metadata={"note": CANARY})).id
+        [item] = (await home.client.conversations.items.list(conversation)).data
+        names = {
+            "response": ids,
+            "conversation": [conversation],
+            "item": [f"{conversation}/items/{item.id}"],
+            "model": ["secret-tone", "secret-sold"],
+            "ticket": tickets,
+        }
         names |= {"file": [file.id, batch.output_file_id], "batch": [batch.id]}
         yield World(home, stranger, names, iter([f"key-000{number}" for number in range(5)]))
 
@@ -317,6 +326,7 @@ async def belongings(has: World) -> list[Any]:
     """What demo sees of its own."""
     async with client(has.home, KEY) as own:
         paths = [f"/v1/responses/{id}{more}" for id in has.names["response"] for more in ("", "/input_items")]
+        paths += [f"/v1/conversations/{id}{more}" for id in has.names["conversation"] for more in ("", "/items")]
         paths += [f"/v1/files/{id}/content" for id in has.names["file"]]
         paths += [f"/v1/batches/{id}" for id in has.names["batch"]]
         found = [await own.get(path) for path in (*paths, "/v1/files", "/v1/models")]

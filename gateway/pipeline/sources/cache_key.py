@@ -18,6 +18,8 @@ HARMLESS: Final = frozenset(
     {
         "messages",  # part of the conversation, which is in the key whole
         "previous_response_id",  # what it stands for is in the conversation
+        "conversation",  # what it stands for is in the messages
+        "background",
         "caching",  # whether, not what; its tags are in the key
         "store",
         "metadata",

@@ -26,7 +26,6 @@ from gateway.protocol.stream import Earlier, Routed, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
-from gateway.turns import TurnState
 from router.route import RouteDecision, RouteReason
 
 
@@ -129,7 +128,7 @@ class EngineAnswers:
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
         self._metrics.turns.moved(engine.pool.tier, streamed.moves)
-        if streamed.error is not None and turn.state is TurnState.ADMITTING:
+        if streamed.error is not None and turn.log.routed is None:
             raise streamed.error
         if streamed.error is None:
             engine.pool.answered(streamed.usage.output_tokens)

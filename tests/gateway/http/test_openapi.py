@@ -30,6 +30,11 @@ CHAT = {"model": "small", "messages": USER, "max_tokens": 2}
 BODIES: dict[str, dict[str, Any]] = {
     "create_response": {"model": "small", "input": "hello", "max_output_tokens": 2},
     "rate_response": {"rating": "up"},
+    "count_input_tokens": {"model": "small", "input": "hello"},
+    "compact_response": {"model": "small", "input": "hello", "max_output_tokens": 8},
+    "create_conversation": {"items": USER},
+    "update_conversation": {"metadata": {"a": "b"}},
+    "create_items": {"items": USER},
     "create_chat_completion": CHAT,
     "create_completion": {"model": "small", "prompt": "hello", "max_tokens": 2},
     "create_message": CHAT,
@@ -78,9 +83,16 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
         client.headers["authorization"] = f"Bearer {KEY}"
         ids: dict[str, str] = {}
         upload = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch"}}
+        makes = {
+            "create_response": "responses",
+            "create_file": "files",
+            "create_batch": "batches",
+            "create_conversation": "conversation_id",
+            "create_items": "item_id",
+        }
         for operation in sorted(OPERATIONS, key=lambda operation: operation.method == "delete"):
             kind = operation.path.split("/")[2]
-            path = operation.path.format(model="small", id=ids.get(kind))
+            path = operation.path.format(model="small", id=ids.get(kind), **ids)
             body: dict[str, Any] = {"json": BODIES.get(operation.name)}
             if operation.name == "create_batch":
                 body["json"] = {**BODIES[operation.name], "input_file_id": ids["files"]}
@@ -90,8 +102,9 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
             assert response.status_code == (404 if operation.name == "create_embeddings" else operation.status)
             if operation.answer is not None:
                 check(operation, response)
-            if operation.name in ("create_response", "create_file", "create_batch"):
-                ids[kind] = response.json()["id"]
+            if operation.name in makes:
+                made = response.json()
+                ids[makes[operation.name]] = made.get("first_id") or made["id"]
         await served.settle()
 
 

@@ -130,6 +130,7 @@ class TestCreate:
         assert events[0].type == "response.created"
         numbers = [event.sequence_number for event in events]
         assert numbers == sorted(set(numbers))
+        assert [event.sequence_number for event in again] == list(range(numbers[-1] + 1))
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
         assert events[-1].response.output_text == text
 
@@ -223,7 +224,7 @@ class TestRead:
                 model="auto", input="x", stream=True, max_output_tokens=12, extra_body={"temperature": 1, "seed": 1}
             )
             events = [event async for event in stream]
-            whole = events[-1].response.output_text
+            whole, last = events[-1].response.output_text, events[-1].sequence_number
             response_id = events[0].response.id
             seen = ""
             for event in events[:-1]:
@@ -233,7 +234,7 @@ class TestRead:
                     response_id, stream=True, starting_after=event.sequence_number
                 )
                 later = [e async for e in rest]
-                assert all(e.sequence_number > event.sequence_number for e in later)
+                assert [e.sequence_number for e in later] == list(range(event.sequence_number + 1, last + 1))
                 assert seen + "".join(e.delta for e in later if e.type == "response.output_text.delta") == whole
 
     @pytest.mark.parametrize(
@@ -294,7 +295,8 @@ class TestRefusals:
             (b'{"input": "' + b"long " * 5000 + b'"}', 400, "context_length_exceeded", "input"),
             (b'{"input": "x", "min_tokens": 9, "max_output_tokens": 8}', 400, "invalid_request", "min_tokens"),
             (b'{"input": "x", "logit_bias": {"999999": 1}}', 400, "invalid_request", "logit_bias"),
-            (b'{"input": "x", "background": true}', 400, "unsupported_parameter", "background"),
+            (b'{"input": "x", "background": true, "store": false}', 400, "invalid_value", "background"),
+            (b'{"input": "x", "moderation": {}}', 400, "unsupported_parameter", "moderation"),
             (b'{"input": "' + b"x" * 1_100_000 + b'"}', 413, "request_too_large", None),
         ],
         ids=lambda value: value[:40].decode(errors="replace") if isinstance(value, bytes) else None,

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseItemList
 
-from gateway.protocol.input_items import ItemsPage, input_items
+from gateway.protocol.input_items import ItemsPage, item_messages, page_of
 from gateway.protocol.requests import Message, ToolCall
 from tests.gateway.conftest import KEY, Serve, eventually
 from tests.gateway.engines.test_adapters import OTHER_KEY, TENANTS
@@ -32,7 +32,8 @@ class TestInputItems:
 
     def test_every_item_is_valid_in_openais_types(self) -> None:
         """Strictly; ids differ, and the order is as asked."""
-        page = input_items("resp_1", CONVERSATION, ItemsPage(limit=100, order="asc"))
+        items = item_messages("resp_1", CONVERSATION)
+        page = page_of(items, ItemsPage(limit=100, order="asc"))
         listed = ResponseItemList.model_validate(page, strict=True)
         assert [item.type for item in listed.data] == [
             "message",
@@ -47,7 +48,7 @@ class TestInputItems:
         ]
         assert len({item.id for item in listed.data}) == 9
         assert not listed.has_more
-        newest = input_items("resp_1", CONVERSATION, ItemsPage(limit=100))
+        newest = page_of(items, ItemsPage(limit=100))
         assert newest["data"] == page["data"][::-1]
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 100])
@@ -131,14 +132,15 @@ class TestIdempotentCreate:
         async with serve() as one, serve() as other:
             first = await one.client.responses.create(model="auto", input="hello", max_output_tokens=1)
             gate, looking = asyncio.Event(), asyncio.Event()
-            unhindered = one.gateway.turns._history
+            context = one.gateway.turns.context
+            unhindered = context.complete
 
             async def hindered(*arguments: Any) -> Any:
                 looking.set()
                 await gate.wait()
                 return await unhindered(*arguments)
 
-            monkeypatch.setattr(one.gateway.turns, "_history", hindered)
+            monkeypatch.setattr(context, "complete", hindered)
             asked: dict[str, Any] = {"model": "auto", "input": "on", "previous_response_id": first.id}
             asked |= {"max_output_tokens": 2, "extra_headers": {"Idempotency-Key": "slow"}}
             creates = [asyncio.create_task(one.client.responses.create(**asked))]

@@ -117,6 +117,32 @@ def test_numbers_are_contiguous_for_a_viewer_that_keeps_up(deltas: list[str]) ->
     assert numbers == list(range(log.last + 1))
 
 
+@given(deltas=texts, extensions=st.integers(1, 3))
+def test_numbers_without_our_events_have_no_gaps_either(deltas: list[str], extensions: int) -> None:
+    """Each leads back to its entry, while the log grows and later."""
+    log, numbers = TurnLog(), []
+    for event in (*[ROUTED] * extensions, *map(TextDelta, deltas), LIMITS, STOP):
+        log.append(event)
+        new = [entry.sequence for entry in log.read(log.sequence_of(len(numbers) - 1))]
+        theirs = [sequence for sequence in new if sequence not in log._extensions]
+        numbers += [log.number_of(sequence) for sequence in theirs]
+        assert [log.sequence_of(log.number_of(sequence)) for sequence in theirs] == theirs
+    assert numbers == list(range(log.last - extensions))
+
+
+@given(deltas=texts, after=st.integers(-1, 40), apart=st.integers(1, 9))
+def test_read_apart_is_every_entry_by_itself(deltas: list[str], after: int, apart: int) -> None:
+    """So many at a time."""
+    log, seen, cursor = full_log(deltas), [], after
+    while entries := log.read(cursor, apart):
+        assert len(entries) <= apart
+        cursor = entries[-1].sequence
+        seen += entries
+    assert [entry.sequence for entry in seen] == list(range(after + 1, log.last + 1))
+    text = "".join(entry.event.text for entry in seen if isinstance(entry.event, TextDelta))
+    assert text == text_after(log, after)
+
+
 def test_a_merged_delta_carries_all_tokens_and_logprobs() -> None:
     """Merging loses neither token ids nor log-probabilities."""
     log = TurnLog()

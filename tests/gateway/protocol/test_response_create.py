@@ -110,6 +110,9 @@ def test_warm_up(body: dict[str, Any]) -> None:
 def test_a_continued_turn_needs_no_input() -> None:
     """Anything else does."""
     assert parse_response_create({"previous_response_id": "resp_1"})[0].messages == ()
+    for conversation in ("conv_1", {"id": "conv_1"}):
+        request, _ = parse_response_create({"conversation": conversation})
+        assert (request.messages, request.conversation) == ((), "conv_1")
     with pytest.raises(InvalidRequest) as caught:
         parse_response_create({"input": []})
     assert caught.value.param == "input"
@@ -137,6 +140,13 @@ def test_a_continued_turn_needs_no_input() -> None:
             "invalid_value",
             "input[0].content[0].text",
         ),
+        ({"input": [{"type": "compaction"}]}, "invalid_value", "input[0].encrypted_content"),
+        ({"conversation": 5}, "invalid_value", "conversation"),
+        ({"conversation": ""}, "invalid_value", "conversation"),
+        ({"conversation": {"id": "c", "name": "n"}}, "unknown_parameter", "conversation.name"),
+        ({"conversation": "c", "previous_response_id": "r"}, "invalid_value", "conversation"),
+        ({"background": "yes"}, "invalid_value", "background"),
+        ({"background": True, "store": False}, "invalid_value", "background"),
         ({"model": 5}, "invalid_value", "model"),
         ({"model": ""}, "invalid_value", "model"),
         ({"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),

@@ -79,7 +79,8 @@ class TestRunning:
         """The client's `retrieve(..., stream=True, starting_after=N)`."""
         async with two(serve) as (one, other), one.connect() as socket:
             id = await started(socket, **LONG)
-            stream = await other.client.responses.retrieve(id, stream=True, starting_after=4)
+            asked = {"x-roundhouse-events": "true"}  # as the socket does, which numbers are to be compared with
+            stream = await other.client.responses.retrieve(id, stream=True, starting_after=4, extra_headers=asked)
             followed = [event async for event in stream]
             own = await until_end(lambda: receive(socket))
             numbers = [event.sequence_number for event in followed]

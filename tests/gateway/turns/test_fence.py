@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
 import redis
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from gateway.turns.records import script
 
 TENANT, TTL, CAP, MOST_BYTES = "alice", 60_000, 3, 20
 INDEX = f"rh1:turn-index:{{{TENANT}}}"
@@ -36,8 +36,7 @@ class Fence(RuleBasedStateMachine):
         super().__init__()
         self.client = client
         client.flushall()
-        source = resources.files("gateway.turns").joinpath("record.lua").read_text("utf-8")
-        self.script = client.register_script(source)
+        self.script = client.register_script(script("record.lua"))
         self.states: dict[str, tuple[str, bytes]] = {}
         self.index: list[str] = []
         """The turns that are kept, the oldest write first."""

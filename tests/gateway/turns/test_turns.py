@@ -17,6 +17,7 @@ from gateway.turns import Turn, Turns, TurnState, Viewer
 from gateway.turns import turns as turns_module
 from tests.clocks import LoopClock
 from tests.gateway.conftest import eventually
+from tests.gateway.turns.contexts import context
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ def request(text: str = "hello", **fields: Any) -> TurnRequest:
 
 
 def turns(run: Run, **settings: Any) -> Turns:
-    return Turns(Script(run), TurnSettings(**settings))
+    return Turns(Script(run), TurnSettings(**settings), context())
 
 
 async def answer(turn: Turn) -> None:

@@ -47,6 +47,11 @@ class Speaker:
         """Number of generations that were asked for."""
         return len(self.engine.generated)
 
+    @property
+    def asked_last(self) -> str:
+        """The last prompt."""
+        return str(self.tokenizer.decode(self.engine.generated[-1].prompt, skip_special_tokens=False))
+
 
 @pytest.fixture
 async def speaker(model: Path) -> AsyncIterator[Speaker]:
