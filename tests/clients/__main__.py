@@ -59,7 +59,7 @@ def _serving(model: str) -> Iterator[Server]:
     if not model:
         with installation(tiers=["small"], ROUNDHOUSE_EMBEDDER_ENABLED="true") as running:
             # The embedder starts after the chat.
-            OpenAI(base_url=running.api, api_key=KEY, max_retries=30).embeddings.create(model=_EMBEDDER, input="hello")
+            OpenAI(base_url=running.api, api_key=KEY, max_retries=150).embeddings.create(model=_EMBEDDER, input="hello")
             yield Server(running.url, KEY, NAMES["small"], _EMBEDDER)
         return
     [wanted] = [each for each in catalogue() if each.name == model]
