@@ -104,10 +104,6 @@ class BatchProgress(Struct, frozen=True):
     cached_tokens: int = 0
     output_tokens: int = 0
 
-    @property
-    def written(self) -> int:
-        return self.completed + self.failed
-
 
 class BatchDocument(Struct, frozen=True, kw_only=True):
     """A batch of requests."""
