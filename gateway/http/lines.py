@@ -54,8 +54,9 @@ class LineAnswers:
                     principal = msgspec.structs.replace(principal, expires_at=math.inf)
                 principal = await self._gateway.identity.renew(principal)
                 principal.require("chat")
-                if body.get("stream"):
-                    raise unsupported_parameter("stream", "not supported in a batch. Leave it out.")
+                for name in ("background", "stream"):
+                    if body.get(name):
+                        raise unsupported_parameter(name, "not supported in a batch. Leave it out.")
                 await self._check_room(principal)
                 self._begun[principal.tenant] += 1
                 try:

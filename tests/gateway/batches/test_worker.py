@@ -124,18 +124,21 @@ class TestAnswers:
                 line("unknown", model="huge"),
                 line("wrong", temperature=9),
                 line("stream", stream=True),
+                line("background", background=True),
                 line("long", messages=[{"role": "user", "content": "word " * 9000}]),
             ]
             batch = await ended(served.client, await begun(served.client, lines))
             counts = batch.request_counts
-            assert counts is not None and (batch.status, counts.completed, counts.failed) == ("completed", 1, 4)
+            assert counts is not None and (batch.status, counts.completed, counts.failed) == ("completed", 1, 5)
             assert list(await results(served.client, batch.output_file_id)) == ["good"]
             errors = await results(served.client, batch.error_file_id)
             told = {id: (each["response"]["status_code"], each["error"]) for id, each in errors.items()}
-            assert told == {"unknown": (404, None), "wrong": (400, None), "stream": (400, None), "long": (400, None)}
+            refused = dict.fromkeys(("wrong", "stream", "background", "long"), (400, None))
+            assert told == {"unknown": (404, None), **refused}
             error = errors["wrong"]["response"]["body"]["error"]
             assert (error["param"], error["code"]) == ("temperature", "invalid_value")
-            assert errors["stream"]["response"]["body"]["error"]["param"] == "stream"
+            for name in ("stream", "background"):
+                assert errors[name]["response"]["body"]["error"]["param"] == name
 
     async def test_a_file_of_bad_lines_fails_and_says_why(self, serve: Serve) -> None:
         async with serve() as served:
