@@ -24,7 +24,7 @@ from tests.e2e.conftest import KEY, NAMES, installation
 
 _EMBEDDER = "all-MiniLM-L6-v2"
 _CONTEXT = 32768
-"""Tokens of a coding agent's prompt and its answer."""
+"""Tokens of a coding agent's prompt and its answer; one request gets at most half of the KV cache."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def _serving(model: str) -> Iterator[Server]:
     file = ModelStore(default_folder()).path(wanted)
     if not file.exists():
         raise UnavailableError(f"{model} is not here; fetch it with: roundhouse models pull {model}")
-    pool = f'\n[[pools]]\ntier = "large"\nname = "{model}"\nmodel = "{file}"\nkv_tokens = {_CONTEXT}\nthreads = 2\n'
+    pool = f'\n[[pools]]\ntier = "large"\nname = "{model}"\nmodel = "{file}"\nkv_tokens = {2 * _CONTEXT}\nthreads = 2\n'
     with installation(tiers=[], tables=pool) as running:
         yield Server(running.url, KEY, model)
 
