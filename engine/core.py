@@ -252,6 +252,8 @@ class EngineCore:
         """
         for request in self._deadlines.due(step.begun):
             ran = request.first_scheduled is not None
+            if request.resumed and request.timeout is not None:  # it ran elsewhere
+                ran |= step.begun - request.arrival >= request.timeout
             self._end(request.id, "timeout" if ran else "error")
             if ran:
                 step.outputs.append(Output(request.id, finish="timeout", usage=usage_of(request)))

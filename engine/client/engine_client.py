@@ -213,7 +213,7 @@ class EngineClient:
     def resume(self, generation: Generation) -> None:
         """Go on with a generation that another engine has lost, at its next token; its consumer iterates on.
 
-        The engine must serve the same model revision with keys and values of the same type.
+        The engine must serve the same model in the same bits, on the same kind of device, and have room for the rest.
 
         Raises:
             EngineGone: this engine is not connected, or cannot go on with what another one began.

@@ -107,20 +107,27 @@ async def _serve(server: EngineServer, core: EngineCore, options: EngineOptions,
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         server.drain(options.drain_timeout)
 
-    loop.add_signal_handler(signal.SIGINT, stop.set)
-    async with server.listening(options.listen, tls) as address:
-        loop.add_signal_handler(signal.SIGTERM, terminate)
-        ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
-        print(json.dumps(ready), flush=True)
-        hung = asyncio.create_task(server.wait_hung())
-        ends = (stop.wait(), server.wait_drained(), server.wait_failed())
-        waiting = {hung, *(asyncio.create_task(end) for end in ends)}
-        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if hung in done:
-            faulthandler.dump_traceback()
-            _give_up("a step takes far longer than predicted; where each thread is stands above", HUNG)
-        for task in pending:
-            task.cancel()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    watchdog = asyncio.create_task(_end_if_hung(server))  # to the very end, which waits for the last step
+    try:
+        async with server.listening(options.listen, tls) as address:
+            loop.add_signal_handler(signal.SIGTERM, terminate)
+            ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
+            print(json.dumps(ready), flush=True)
+            ends = (stop.wait(), server.wait_drained(), server.wait_failed())
+            waiting = {asyncio.create_task(end) for end in ends}
+            _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+    finally:
+        watchdog.cancel()
+
+
+async def _end_if_hung(server: EngineServer) -> None:
+    await server.wait_hung()
+    faulthandler.dump_traceback()
+    _give_up("a step takes far longer than predicted; where each thread is stands above", HUNG)
 
 
 def _give_up(reason: str, status: int) -> NoReturn:

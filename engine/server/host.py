@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -88,6 +89,7 @@ class EngineServer:
         """Adapter versions that each connection wants to be kept loaded."""
         self._next_key = 0
         self._draining: asyncio.Task[None] | None = None
+        self._drain_until = math.inf
         self._drained = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -118,21 +120,21 @@ class EngineServer:
         """Take no new requests from now on; `wait_drained` returns when there are none left.
 
         Those that still run after `seconds` end as "moved", so that other engines go on with them; only clients of
-        protocol 1 lose theirs, with the connection. Only the first call counts.
+        protocol 1 lose theirs, with the connection. Of several calls the one that ends first counts.
         """
+        self._drain_until = min(self._drain_until, asyncio.get_running_loop().time() + seconds)
         if self._draining is None:
             logger.info("draining: no new requests; running ones have %g seconds", seconds)
-            self._draining = asyncio.create_task(self._drain(seconds))
+            self._draining = asyncio.create_task(self._drain())
             self._tell_all()
 
     async def wait_drained(self) -> None:
         """Return when the engine has been drained, by `drain` or by a client's `Drain`."""
         await self._drained.wait()
 
-    async def _drain(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await _until(lambda: not self._requests)
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        await _until(lambda: not self._requests or loop.time() >= self._drain_until)
         for key, connection in self._connections.items():
             if connection.protocol < MOVES_SINCE:
                 continue

@@ -43,10 +43,14 @@ class Engine:
         report = self.client.load
         return max(self._in_flight.tokens, report.waiting_tokens if report else 0)
 
-    def equals(self, other: Engine) -> bool:
-        """Whether both give the same tokens: the same model in the same bits, on the same kind of device."""
-        one, two = self.client.info, other.client.info
-        return one is not None and two is not None and _identity(one) == _identity(two)
+    def continues(self, model: ModelInfo | None, tokens: int) -> bool:
+        """Whether it gives the same tokens as an engine with this model: the same one in the same bits, on the same
+        kind of device; and has room for as many `tokens` of one request, or as that engine.
+        """
+        mine = self.client.info
+        if mine is None or model is None or _identity(mine) != _identity(model):
+            return False
+        return mine.context >= min(tokens, model.context)
 
     def has(self, adapter: str) -> bool:
         """Whether the engine says that this adapter version is on its device."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from engine.client.engine_client import EngineClient
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate
+from engine.wire import ModelInfo
 from gateway.background import BackgroundTasks, failure_reporter
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
@@ -92,18 +93,34 @@ class Pool:
         for engine in self.engines + self.leaving:
             engine.client.follow_blocks(partial(self.placer.told, engine.name) if several else None)
 
-    async def successor(self, lost: Engine, patience: float, *, unless: Callable[[], bool]) -> Engine | None:
-        """Return the engine that may go on with an answer that `lost` began, which may be the same, started again.
+    async def successor(
+        self,
+        model: ModelInfo | None,
+        tokens: int,
+        until: float,
+        full: Mapping[Engine, float],
+        *,
+        unless: Callable[[], bool],
+    ) -> Engine | None:
+        """Return the engine that may go on with an answer, which may be the one that began it, started again.
 
-        None if there is none within `patience` seconds, or as soon as `unless` returns true.
+        None if there is none before the time `until`, or as soon as `unless` returns true.
+
+        Args:
+            model: what the answer began with.
+            tokens: most tokens that its prompt and all of it may have.
+            full: engines that are not to be asked before a time.
         """
-        end = monotonic() + patience
         while not unless():
             now = monotonic()
-            able = [engine for engine in self.routable if engine.client.resumes and engine.equals(lost)]
+            able = [
+                engine
+                for engine in self.routable
+                if engine.client.resumes and engine.continues(model, tokens) and full.get(engine, now) <= now
+            ]
             if able:
                 return min(able, key=lambda each: (not each.breaker.allows(now), each.load, each.name))
-            if now > end:
+            if now > until:
                 return None
             await asyncio.sleep(_POLL)
         return None

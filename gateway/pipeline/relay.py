@@ -43,6 +43,8 @@ MAX_REASON = 500
 """Most characters passed on of an engine's complaint about a grammar."""
 MAX_MOVES = 2
 """Most engines that may take up one answer after the first one: a request that ends every engine must end, too."""
+_PAUSE = 1.0
+"""Seconds after which an engine that had no room is asked again, if it does not say."""
 
 
 class Streamed(Struct, frozen=True, kw_only=True):
@@ -103,7 +105,7 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
         with answer.flights:
             await answer.stream()
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(answer.engine, failure, answer.bound)
+        error = _charge(answer.engine, failure, answer.bound, blamed=answer.blamed)
         if not failure.started and not isinstance(error, InvalidRequest):
             turn.delivered = TokenUsage
             raise TryNext(error) from None
@@ -122,7 +124,7 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
         used = turn.delivered()
         turn.delivered = lambda: used  # a turn is kept long after its generation
         sink.close()
-    if answer.first is not None or not turn.cancelled:
+    if not answer.blamed and (answer.first is not None or not turn.cancelled):
         answer.engine.succeeded()
     return answer.ended()
 
@@ -136,10 +138,20 @@ class _Answer:
         self._sink = sink
         self.engine = asked.engine
         """Engine that has the request now."""
+        self.blamed = False
+        """Whether this engine's breaker knows already that it was lost."""
         self.moves = 0
         self.flights = ExitStack()
         """Counts the request as load of its engine until it is closed."""
-        self._flight = self.flights.enter_context(asked.flight)
+        self._flight: InFlightRequest
+        self._model = asked.engine.client.info
+        """What the answer began with: an engine that is started again may serve something else."""
+        self._said = 0
+        """Tokens of the answer when it was moved last."""
+        self._until = 0.0
+        """Time by which another engine has to go on with it."""
+        self._full: dict[Engine, float] = {}
+        """Engines that had no room for the rest, and when they are asked again."""
         self._reader = AnswerReader(request, pool.tools, _call_id)
         self.bound = constraint(request, pool.tools, pool.text.special_token) if request.generate else None
         self.begun = self.bound is None and not _names_tokens(request)
@@ -154,6 +166,7 @@ class _Answer:
     async def stream(self) -> None:
         """Ask the engine and pass on what it answers, and others in its place if it is lost."""
         turn, sink = self._asked.turn, self._sink
+        self._flight = self.flights.enter_context(self._asked.flight)
         generation = self._generation = self._generate()
         turn.delivered = partial(_usage, turn, generation)
         async with generation:
@@ -196,23 +209,30 @@ class _Answer:
 
     async def _move(self, failure: EngineGone | EngineOverloaded) -> bool:
         """Have another engine go on with the answer; False if none can, or the answer is no longer wanted."""
-        turn, lost, generation = self._asked.turn, self.engine, self._generation
-        if self.moves == MAX_MOVES:
+        turn, lost, generation, now = self._asked.turn, self.engine, self._generation, monotonic()
+        said = generation.usage.output_tokens
+        if isinstance(failure, EngineOverloaded) and self.moves and said == self._said:
+            self.moves -= 1  # it has not taken the answer up
+            self._full[lost] = now + (_PAUSE if failure.retry_after is None else failure.retry_after)
+        elif self.moves == MAX_MOVES:
             return False
-        successor = await lost.pool.successor(lost, self._asked.move_timeout, unless=lambda: turn.cancelled)
+        else:
+            self._until = now + self._asked.move_timeout
+        if _blames(failure):
+            lost.failed()
+            self.blamed = True
+        most = len(self._asked.prompt) + self._asked.sampling.max_tokens
+        successor = await lost.pool.successor(self._model, most, self._until, self._full, unless=lambda: turn.cancelled)
         if successor is None:
             return False
         successor.client.resume(generation)
-        logger.warning("answer moved", extra={"replica": lost.name, "successor": successor.name})
-        if _blames(failure):
-            lost.failed()
         successor.breaker.attempt(monotonic())
-        self.engine = successor
+        logger.warning("answer moved", extra={"replica": lost.name, "successor": successor.name})
+        self.engine, self.blamed, self._said = successor, False, said
         self.moves += 1
-        said = generation.usage.output_tokens
         self.flights.close()
-        flight = successor.carrying(len(self._asked.prompt) + said, self._asked.sampling.max_tokens - said)
-        self._flight = self.flights.enter_context(flight)
+        answer = successor.pool.answer_tokens(self._asked.sampling.max_tokens - said)
+        self._flight = self.flights.enter_context(successor.carrying(len(self._asked.prompt) + said, answer))
         return True
 
     def ended(self) -> Streamed:
@@ -281,8 +301,8 @@ def _usage(turn: Turn, generation: Generation) -> TokenUsage:
     return TokenUsage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
 
-def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
-    """Report the failure to the breaker, and return the error for the client."""
+def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None, *, blamed: bool) -> ApiError:
+    """Report the failure to the breaker unless it knows already, and return the error for the client."""
     if isinstance(failure, RequestInvalid) or (isinstance(failure, RequestFailed) and failure.field == "grammar"):
         # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
         # what clients write.
@@ -296,7 +316,7 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
     if isinstance(failure, UnreadableOutput):
         engine.succeeded()
         return EngineFailed(str(failure))
-    if _blames(failure):
+    if _blames(failure) and not blamed:
         engine.failed()
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")

@@ -56,6 +56,8 @@ class FrameEngine:
         """Awaited after each step of a script."""
         self.logprob = -0.1
         """Log-probability of every token of a script, where requests ask for it."""
+        self.revision = "revision"
+        """Revision of the model that it says it serves."""
         self._path = path
         self._steps: set[asyncio.Task[None]] = set()
 
@@ -79,7 +81,7 @@ class FrameEngine:
                 task.cancel()
 
     async def _handle(self, connection: ServerConnection) -> None:
-        model = ModelInfo("frames", "revision", 4096, 320, (2,), 16, "cpu", "float32")
+        model = ModelInfo("frames", self.revision, 4096, 320, (2,), 16, "cpu", "float32")
         await connection.send(encode(Ready(PROTOCOL_VERSION, model, self.load)))
         with contextlib.suppress(ConnectionClosed):
             async for message in connection:

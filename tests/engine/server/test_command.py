@@ -260,14 +260,21 @@ async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute
     assert errors.endswith(b"engine: the device does not compute any more: 3 steps in a row failed\n")
 
 
-async def test_it_ends_with_a_status_of_its_own_when_a_step_hangs(checkpoint: Checkpoint) -> None:
-    """Within seconds, though its event loop is alive and sends heartbeats; its log says where each thread is."""
-    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200"]
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_it_ends_with_a_status_of_its_own_when_a_step_hangs(checkpoint: Checkpoint, stopped: bool) -> None:
+    """Within seconds, though its event loop is alive and sends heartbeats; its log says where each thread is. Also when
+    it is about to stop, and waits for the step.
+    """
+    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200", "--drain-timeout", "0"]
     async with engine_process(*options, module="tests.engine.faulty_engine") as process:
         async with EngineClient(str((await readiness(process))["address"])) as client:
             await client.wait_connected()
+            endless = client.generate([ENDLESS, 5], GREEDY)
+            if stopped:
+                await asyncio.sleep(0.5)
+                process.send_signal(signal.SIGTERM)
             with pytest.raises(EngineGone):
-                await anext(client.generate([ENDLESS, 5], GREEDY))
+                await anext(endless)
         _, errors = await process.communicate()
     assert process.returncode == HUNG
     assert b"in launch" in errors

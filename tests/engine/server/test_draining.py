@@ -10,7 +10,7 @@ import pytest
 from engine.server.host import EngineServer
 from engine.wire import PROTOCOL_VERSION, Drain, Hello, Step
 from tests.engine.ledger_runner import expected_output
-from tests.engine.peers import TIMEOUT, GatedRunner, ask, peer_of, tokens
+from tests.engine.peers import TIMEOUT, GatedRunner, ask, peer_of, tokens, until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,3 +53,19 @@ async def test_what_runs_longer_is_handed_on(address: str, server: EngineServer,
         outputs = [output for step in said for output in step]
         assert tokens(outputs) == expected_output([5, 6], 40)[:3]
         assert (await old.until_outputs())[0].finish != "moved"
+
+
+async def test_of_two_deadlines_the_earlier_one_counts(address: str, server: EngineServer, runner: GatedRunner) -> None:
+    """Whoever asked first: a day for one cannot make a restart wait."""
+    runner.gate = threading.Semaphore(0)
+    async with peer_of(address) as peer:
+        await peer.send(Hello(PROTOCOL_VERSION))
+        await peer.send(ask("a"))
+        await asyncio.to_thread(runner.entered.wait)
+        await peer.send(Drain(86_400.0))
+        await until(lambda: server._draining is not None)
+        server.drain(0.0)
+        [moved] = await peer.until_outputs()
+        assert moved.finish == "moved"
+        runner.gate.release(100)
+        await server.wait_drained()

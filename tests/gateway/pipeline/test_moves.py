@@ -19,7 +19,7 @@ from gateway.config.settings import CacheSettings
 from gateway.pipeline.relay import MAX_MOVES
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.requests import Sampling, TurnRequest
-from gateway.protocol.stream import Finished, TextDelta
+from gateway.protocol.stream import Finished, TextDelta, TokenUsage
 from tests.gateway.conftest import Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.pipeline.turns import DEMO, request, routes, run, text
@@ -141,9 +141,12 @@ async def test_an_answer_waits_for_its_only_engine_to_be_started_again(
 class Mortal(FrameEngine):
     """Says one token of each answer, then closes the connection."""
 
+    on_answered: Callable[[], object] = staticmethod(lambda: None)
+
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
         usage = Usage(len(request.prompt) - request.resumed, 0, request.resumed + 1, 0.0)
         await connection.send(encode(Step([Output(request.id, [65], usage=usage)], self.load)))
+        self.on_answered()
         await connection.close()
 
 
@@ -160,3 +163,45 @@ async def test_a_request_that_ends_every_engine_ends_too(serve: Serve, tmp_path:
     asked = [*one.generated, *two.generated]
     assert sorted(each.resumed for each in asked) == [*range(1 + MAX_MOVES)]
     assert all(each.prompt[len(each.prompt) - each.resumed :] == [65] * each.resumed for each in asked)
+
+
+class Full(Mortal):
+    """Is lost, and has no room for the rest at first; then it says it."""
+
+    refusals = 3
+
+    async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        if not request.resumed:
+            await super()._answer(connection, request)
+        elif self.refusals:
+            self.refusals -= 1
+            full = Output(request.id, finish="error", error="full", error_kind="overloaded", retry_after=0.01)
+            await connection.send(encode(Step([full], self.load)))
+        else:
+            await FrameEngine._answer(self, connection, request)
+
+
+async def test_an_engine_that_has_no_room_is_asked_again(serve: Serve, tmp_path: Path) -> None:
+    """That it refused is no move: else an answer would be lost just when everybody is busy."""
+    async with (
+        Full(tmp_path / "one", {None: 66}).serving() as one,
+        serve(engines={"small": [one.address]}, cache=NO_CACHE) as served,
+    ):
+        events = await run(served, request(max_output_tokens=5))
+    assert (events[-1].reason, events[-1].error) == ("length", None)
+    assert [each.resumed for each in one.generated] == [0, 1, 1, 1, 1]
+
+
+async def test_another_model_takes_nothing_up(serve: Serve, tmp_path: Path) -> None:
+    """Not even at the address of the engine that was lost."""
+    one, two = Mortal(tmp_path / "one", {}), FrameEngine(tmp_path / "two", {None: 66})
+    two.revision = "another"
+    one.on_answered = lambda: setattr(one, "revision", "another")
+    async with one.serving(), two.serving():
+        asked = serve(engines={"small": [one.address, two.address]}, cache=NO_CACHE, turns={"move_timeout": 0.5})
+        async with asked as served:
+            events = [Finished("error", TokenUsage())]
+            while not one.generated:  # the other one is as good for a whole answer
+                events = await run(served, request(max_output_tokens=LENGTH))
+    assert events[-1].error is not None and events[-1].error.code == "engine_failed"
+    assert all(not each.resumed for each in [*one.generated, *two.generated])
