@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(clients()), help="run these; all by default")
     parser.add_argument("--write", action="store_true", help="write the table of docs/clients.md")
     arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end with this process, as with Ctrl-C
     chosen = {name: client for name, client in clients().items() if name in (arguments.only or clients())}
     outcomes: dict[str, Outcome] = {}
     by_model = sorted(chosen, key=lambda name: chosen[name].model)
