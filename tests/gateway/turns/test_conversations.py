@@ -63,7 +63,7 @@ async def test_what_is_added_again_is_there_once(client: Redis) -> None:
     assert list(await kept.items("alice", id)) == ["msg_a", "msg_b", "msg_c"]
 
 
-@pytest.mark.parametrize("unknown", [new_conversation_id(), "conv_1", "", "conv_" + 48 * "{", "head"])
+@pytest.mark.parametrize("unknown", ["conv_" + 48 * "a", "conv_1", "", "conv_" + 48 * "{", "head"])
 async def test_what_does_not_exist_is_not_found(client: Redis, unknown: str) -> None:
     """By no method, and nothing is made; another tenant's does not exist either."""
     kept, id = conversations(client), new_conversation_id()
