@@ -76,7 +76,7 @@ class Constraints:
             error = entry[1].exception()
             if error is None:
                 request.matcher = entry[1].result().matcher(request.sampling)
-                error = _replay(request.matcher, request.output)
+                error = _replay(request.matcher, request.output) if request.output else None
             elif not isinstance(error, RequestError):
                 logger.error("a grammar of kind %s cannot be compiled", request.grammar.kind, exc_info=error)
                 error = GrammarError("the engine failed to compile it; change it or leave it out", "internal")

@@ -17,6 +17,7 @@ from engine.wire import (
     ClientFrame,
     FinishReason,
     Generate,
+    Hello,
     Load,
     ModelInfo,
     Output,
@@ -40,7 +41,7 @@ class FrameEngine:
         self.tokens = tokens
         """Answering token by adapter version; None is the base model."""
         self.frames: list[ClientFrame] = []
-        """Frames that were received, in order."""
+        """Frames that were received, in order, without `Hello`."""
         self.gate = asyncio.Event()
         """Until it is set, requests get no token."""
         self.gate.set()
@@ -87,7 +88,8 @@ class FrameEngine:
             async for message in connection:
                 assert isinstance(message, bytes)
                 frame = decode_client_frame(message)
-                self.frames.append(frame)
+                if not isinstance(frame, Hello):
+                    self.frames.append(frame)
                 if isinstance(frame, Generate):
                     task = asyncio.create_task(self._answer(connection, frame))
                     self._steps.add(task)

@@ -130,7 +130,12 @@ class TestResponses:
                 **create, stream=True, extra_body={"seed": 3}, extra_headers={"x-roundhouse-events": "true"}
             )
             events = [event.to_dict() async for event in stream]
-            resumed = await served.client.responses.retrieve(events[0]["response"]["id"], stream=True, starting_after=7)
+            resumed = await served.client.responses.retrieve(
+                events[0]["response"]["id"],
+                stream=True,
+                starting_after=7,
+                extra_headers={"x-roundhouse-events": "true"},
+            )
             rest = [event.to_dict() async for event in resumed]
             async with served.connect() as socket:
                 await send(socket, type="response.create", **create, seed=3)

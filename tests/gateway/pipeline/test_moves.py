@@ -131,7 +131,7 @@ async def test_an_answer_waits_for_its_only_engine_to_be_started_again(
 
         with await served.gateway.turns.start(asked, DEMO) as viewer:
             async for entry in viewer.entries():
-                if isinstance(entry.event, TextDelta):
+                if isinstance(entry.event, TextDelta) and not viewer.turn.cancelled:
                     await processes.kill(address)
                     viewer.turn.cancel()
         assert isinstance(entry.event, Finished) and entry.event.reason == "cancelled"

@@ -93,6 +93,7 @@ async def test_other_answers_disagree(serve: Serve, engine: EngineThread, frames
     async with serve(engines={"small": [engine.address], "medium": [frames.address]}, cache=NO_CACHE) as served:
         route = await make_route(served)
         asked = await stopping(served, model="tiny-small")
+        frames.tokens[None] = served.gateway.engines.pools[0].text.encode("x")[-1]  # no space, which would be nothing
         assert text(await run(served, msgspec.structs.replace(asked, model="assistant")))
         found = await compared(served, route)
         assert (found.copies, found.compared, found.agreed) == (1, 1, 0)
