@@ -17,6 +17,8 @@ PROTOCOL_MIN = 1
 """Oldest version that this one gets on with. Gateways and engines whose ranges meet speak the highest version of both,
 so that they can be updated one by one; clients of version 1 knew no range, so from there gateways go first. 2 adds
 `Generate.resumed` and the end "moved"."""
+MOVES_SINCE = 2
+"""Version from which answers may move from one engine to another."""
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Largest frame that an engine accepts; it closes a connection that sends a larger one."""
 MAX_STEP_BYTES = 64 * 1024 * 1024

@@ -39,6 +39,7 @@ from engine.wire import (
     MAX_FRAME_BYTES,
     MAX_PINNED,
     MAX_STEP_BYTES,
+    MOVES_SINCE,
     PROTOCOL_MIN,
     PROTOCOL_VERSION,
     Announce,
@@ -140,7 +141,7 @@ class EngineClient:
     @property
     def resumes(self) -> bool:
         """Whether the engine is connected, stays, and can go on with answers that other engines began."""
-        return self.connected and self._protocol >= 2 and not self.leaving
+        return self.connected and self._protocol >= MOVES_SINCE and not self.leaving
 
     @property
     def leaving(self) -> bool:
@@ -341,7 +342,7 @@ class EngineClient:
                 f"{PROTOCOL_VERSION}; update the older one"
             )
         self._protocol = min(frame.protocol, PROTOCOL_VERSION)
-        if self._protocol >= 2:
+        if self._protocol >= MOVES_SINCE:
             self._send(encode(Hello(PROTOCOL_VERSION)))
         self.info, self.load = frame.model, frame.load
         self.tells_blocks = frame.tells_blocks

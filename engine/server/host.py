@@ -35,6 +35,7 @@ from engine.server.probes import respond
 from engine.validation import validate
 from engine.wire import (
     MAX_FRAME_BYTES,
+    MOVES_SINCE,
     PROTOCOL_MIN,
     PROTOCOL_VERSION,
     Announce,
@@ -58,8 +59,6 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 256
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
 HEARTBEAT_SECONDS = 1.0
-MOVES_SINCE = 2
-"""Version of the protocol whose clients know the end "moved"."""
 _FLUSH_SECONDS = 2.0
 """Longest time for the last frames of a drained engine to be read."""
 _POLL_SECONDS = 0.02
