@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
+.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -63,6 +63,11 @@ fuzz: ## feed everything that reads strangers' bytes with more of them, a minute
 	@deploy/environment.sh dev
 	@for target in bodies calls checkpoints frames session; do $(BIN)/python -m tests.fuzz.decoders $$target -max_total_time=60 || exit 1; done
 	FUZZ_SEED=$$(date +%s) FUZZ_EXAMPLES=2000 $(BIN)/pytest -s tests/gateway/ws/test_socket_fuzz.py
+
+chaos: ## break a running installation at random (set SEED, FAULTS, MINUTES, CLIENTS, TURNS)
+	@deploy/environment.sh dev
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(TURNS),--turns $(TURNS)) $(CHAOS_ARGS)
 
 bench: ## measure the engine beside the peers that are set up (results in bench/results/)
 	@deploy/environment.sh dev

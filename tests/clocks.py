@@ -52,11 +52,14 @@ class WallClock:
 @contextmanager
 def wall_clock() -> Iterator[WallClock]:
     """A clock that shows the right time; the test is skipped where there is no libfaketime."""
-    found = [path for folder in ("/usr/lib", "/usr/local/lib") for path in Path(folder).glob(_LIBRARY)]
-    if not found:
+    library = libfaketime()
+    if library is None:
         pytest.skip("no libfaketime here: apt install faketime")
     with TemporaryDirectory(prefix="rh-clock-") as folder:
-        yield WallClock(sorted(found)[0], Path(folder, "clock"))
+        yield WallClock(library, Path(folder, "clock"))
 
 
-_LIBRARY = "**/libfaketimeMT.so*"
+def libfaketime() -> Path | None:
+    """Return the library that sets a process's clock, if it is installed."""
+    found = [path for folder in ("/usr/lib", "/usr/local/lib") for path in Path(folder).glob("**/libfaketimeMT.so*")]
+    return min(found, default=None)

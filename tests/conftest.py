@@ -59,6 +59,7 @@ SLOW_FIRST = (
     *TOGETHER["a whole installation"],
     *TOGETHER["an embedder"],
     "tests/e2e",
+    "tests/chaos/test_run",
     "tests/gateway/turns",
     "tests/gateway/config/test_reload",
     "tests/engine/test_oracle",
