@@ -53,20 +53,24 @@ class RouteCandidate(Struct, frozen=True, kw_only=True):
 
 
 class ComingTier(Struct, frozen=True, kw_only=True):
-    """A tier whose model is not on this machine yet, and is being fetched."""
+    """A tier whose model this machine does not have: it is being fetched, or what is here cannot be used."""
 
     tier: str
     model: str
     """Public name of its model."""
-    size: int
+    size: int = 0
     """Bytes of the model's file."""
     here: int = 0
     """Bytes of it that have come."""
     failed: bool = False
     """Whether it could not be fetched; it is tried again later."""
+    unusable: bool = False
+    """Whether its checkpoint cannot be used, until somebody mends it and starts again."""
 
     def __str__(self) -> str:
         """Say how far it is."""
+        if self.unusable:
+            return "is out of service: its checkpoint cannot be used"
         if self.failed:
             return "could not be fetched yet"
         if self.here >= self.size:

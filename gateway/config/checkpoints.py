@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
 from engine.text.processor import TextProcessor
-from gateway.config.settings import PoolSettings, Settings, SettingsError
+from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.store import ModelStore
 
@@ -40,6 +40,23 @@ def present(settings: Settings) -> list[PoolSettings]:
     """Return the pools that are not awaited."""
     missing = [pool for pool, _ in awaited(settings)]
     return [pool for pool in settings.pools if pool not in missing]
+
+
+def unusable(settings: Settings) -> dict[Tier, SettingsError]:
+    """Return what is wrong with checkpoints that are here and cannot be served, by tier.
+
+    Raises:
+        SettingsError: no tier would be left; the first one's error.
+    """
+    wrong: dict[Tier, SettingsError] = {}
+    for pool in present(settings):
+        try:
+            check([pool], settings.models.open())
+        except SettingsError as error:
+            wrong[pool.tier] = error
+    if len(wrong) == len(settings.pools) > 0:
+        raise next(iter(wrong.values()))
+    return wrong
 
 
 def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = False) -> None:

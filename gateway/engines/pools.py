@@ -180,7 +180,7 @@ class Engines:
 
         Args:
             tls: for engines at wss:// addresses.
-            coming: tiers whose models are not here yet, which others change; `add` makes their pools.
+            coming: tiers whose models are not here, which others change; `add` makes their pools.
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.

@@ -31,10 +31,11 @@ async def readiness(request: Request) -> Response:
     if gateway.comparison.same is False:
         return JsonResponse({"status": "not ready", "problems": [DIFFERENT]}, status_code=503)
     redis = await _redis_answers(gateway)
-    problems = gateway.engines.problems() + ([] if redis else _without_redis(gateway))
+    problems = gateway.engines.problems() + gateway.arrivals.problems(unusable=True)
+    problems += [] if redis else _without_redis(gateway)
     serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
     status = ("degraded" if problems else "ready") if serves else "not ready"
-    problems += gateway.arrivals.problems()
+    problems += gateway.arrivals.problems(unusable=False)
     return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
 
 

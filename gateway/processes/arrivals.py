@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from time import monotonic
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 
 from engine.adapters.registry import RegistryError
 from gateway.config import checkpoints
-from gateway.config.settings import PoolSettings, Settings, SettingsError
+from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.arrival import ArrivalState
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.fetch import FetchReport
@@ -37,8 +37,11 @@ class NoneFetched(Exception):
 class Arrivals:
     """Fetches models in processes of their own."""
 
-    def __init__(self, settings: Settings, say: Say) -> None:
+    def __init__(self, settings: Settings, say: Say, unusable: Collection[Tier] = ()) -> None:
         """
+        Args:
+            unusable: tiers whose checkpoint cannot be used; they do not come.
+
         Raises:
             SettingsError: the catalogue cannot be read.
         """
@@ -49,7 +52,12 @@ class Arrivals:
         self.state = ArrivalState(
             {pool.tier: ComingTier(tier=pool.tier, model=pool.name, size=of.bytes) for pool, of in missing}
         )
-        """What the gateway is told of them."""
+        """What the gateway is told of them, and of those that do not come."""
+        self.state.coming |= {
+            pool.tier: ComingTier(tier=pool.tier, model=pool.name, unusable=True)
+            for pool in settings.pools
+            if pool.tier in unusable
+        }
 
     async def first(self) -> None:
         """Fetch one model, so that there is something to serve.

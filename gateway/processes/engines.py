@@ -26,7 +26,8 @@ class Say(Protocol):
 class EngineProcesses:
     """Runs engines, one for a pool.
 
-    An engine that says that it cannot run takes its tier out of service and nothing else, unless no tier is left.
+    An engine that says that it cannot run takes its tier out of service and nothing else, unless no tier is left; so
+    does a checkpoint that cannot be used.
     """
 
     def __init__(self, settings: Settings, say: Say) -> None:
@@ -37,6 +38,12 @@ class EngineProcesses:
         self._none_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.out: set[Tier] = set()
         """Tiers whose engine cannot run."""
+
+    def take_out(self, tier: Tier, reason: str) -> None:
+        """Take a tier out of service, and say why; others are left."""
+        self.out.add(tier)
+        log.error("tier is out of service", extra={"tier": tier, "error": reason})
+        self._say(f"  the {tier} tier is out of service, the others answer for it: {reason}; then start again")
 
     def start(self, pool: PoolSettings) -> asyncio.Task[None]:
         """Start the engine of a pool that has none elsewhere, and return the task that ends when it cannot run."""
@@ -77,9 +84,7 @@ class EngineProcesses:
             if self.out >= {each.tier for each in self._settings.pools}:
                 self._none_left.set_exception(error)
                 return
-            reason = await asyncio.to_thread(self._reason, pool, error)
-            log.error("tier is out of service", extra={"tier": pool.tier, "error": reason})
-            self._say(f"  the {pool.tier} tier is out of service, the others answer for it: {reason}; then start again")
+            self.take_out(pool.tier, await asyncio.to_thread(self._reason, pool, error))
 
     def _reason(self, pool: PoolSettings, error: ChildFailed) -> str:
         """Return why an engine cannot run, and the remedy; what is wrong with its checkpoint is known here too."""

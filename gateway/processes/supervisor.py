@@ -12,7 +12,7 @@ import fcntl
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -26,7 +26,7 @@ from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
 from gateway.config.default_pools import own_pools
-from gateway.config.settings import NO_TENANTS, Settings, SettingsError
+from gateway.config.settings import NO_TENANTS, Settings, SettingsError, Tier
 from gateway.processes import redis_server
 from gateway.processes.arrivals import Arrivals, ArrivedPools, NoneFetched
 from gateway.processes.child import Child, ChildFailed
@@ -68,14 +68,14 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     began = monotonic()
     _check_engines(settings)
     lacking = missing("embedder") if _wants_embedder(settings) else None
-    await asyncio.to_thread(checkpoints.check, checkpoints.present(settings), settings.models.open())
+    wrong = await asyncio.to_thread(checkpoints.unusable, settings)
     with _claim(Path(settings.redis.data)), listen(settings) as bound:
         # Browsers that come before the first model is here wait for it.
         bound.listen(2048)
         say(f"Roundhouse {__version__}")
         if lacking is not None:
             say(f"  without embeddings: {lacking}")
-        settings, read, arrivals = await _first_model(settings, read, say)
+        settings, read, arrivals = await _first_model(settings, read, say, wrong)
         here = [pool for pool in settings.pools if pool.tier not in arrivals.state.coming]
         try:
             await asyncio.to_thread(register_adapters, settings, here)
@@ -84,6 +84,8 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         embedder = _embedder(settings)
         configuration = Configuration(settings, read, _filled, file)
         redis, engines = _redis(settings, say), EngineProcesses(settings, say)
+        for tier in wrong.keys() & arrivals.state.coming.keys():
+            engines.take_out(tier, str(wrong[tier]))
         for pool in here:
             if not pool.engines:
                 engines.start(pool)
@@ -135,19 +137,23 @@ async def _until_one_ends(
 
 
 async def _first_model(
-    settings: Settings, read: Callable[[], Settings], say: Say
+    settings: Settings, read: Callable[[], Settings], say: Say, wrong: Mapping[Tier, SettingsError]
 ) -> tuple[Settings, Callable[[], Settings], Arrivals]:
     """Have a model to serve: fetch one where there is none, and take the repository's own if that is impossible.
 
+    Args:
+        wrong: what is wrong with checkpoints that cannot be used, by tier.
+
     Returns the settings to serve with, what reads them again, and what is still to come.
     """
-    arrivals = Arrivals(settings, say)
-    if checkpoints.present(settings):
+    arrivals = Arrivals(settings, say, wrong)
+    if len(checkpoints.present(settings)) > len(wrong):
         return settings, read, arrivals
     try:
         await arrivals.first()
     except NoneFetched as error:
-        say(f"  no model could be fetched: {error}")
+        for reason in (*wrong.values(), f"no model could be fetched: {error}"):
+            say(f"  {reason}")
         say("  the small model of this repository stands in; it knows little but what Roundhouse is")
         say("  once the hub or a package index can be reached, start again (docs/models.md)")
         own = _with_own_model(settings)

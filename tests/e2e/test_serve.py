@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import openai
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from engine.checkpoint.digests import checkpoint_digest
@@ -89,6 +90,29 @@ def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_p
         with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
             assert msgspec.json.decode(response.read())["status"] == "degraded"
         assert running.stop() == 0
+
+
+def test_a_tier_whose_checkpoint_is_damaged_at_the_start_is_out_and_the_others_are_served(tmp_path: Path) -> None:
+    """Damaged so that not even its tokenizer can be read; its own name is refused with the reason."""
+    folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "large"))
+    (folder / "tokenizer.json").write_bytes(b"{")
+    damaged = f'\n[[pools]]\ntier = "large"\nname = "own"\nmodel = "{folder}"\n'
+    running = Installation(tiers=["small"], tables=damaged)
+    try:
+        said = running.wait_ready()
+        assert "the large tier is out of service, the others answer for it: pools: own: model:" in said
+        assert not running.pids("engine-large")
+        with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
+            assert client.responses.create(model="large", input="hello").model == "roundhouse-demo-2m"
+            with pytest.raises(openai.InternalServerError, match="'own' is out of service: its checkpoint cannot be"):
+                client.responses.create(model="own", input="hello")
+        with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
+            found = msgspec.json.decode(response.read())
+        assert found["status"] == "degraded"
+        assert "the large tier (own) is out of service: its checkpoint cannot be used" in found["problems"]
+        assert running.stop() == 0
+    finally:
+        running.close()
 
 
 def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:

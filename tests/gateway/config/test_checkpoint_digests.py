@@ -70,3 +70,14 @@ def test_a_model_of_the_catalogue_that_is_not_in_the_store_is_awaited(tmp_path: 
     store.path(small).parent.mkdir(parents=True)
     store.path(small).write_bytes(b"GGUF")
     assert checkpoints.awaited(settings) == []
+
+
+def test_only_tiers_whose_checkpoint_cannot_be_used_are_left_out(folder: Path, tmp_path: Path) -> None:
+    """Where none would be left, nothing can be served."""
+    good = PoolSettings(tier="small", name="good", model=str(DEMO / "model"))
+    bad = PoolSettings(tier="large", name="bad", model=str(folder), sha256="0" * 64)
+    models = ModelStoreSettings(store=str(tmp_path / "store"))
+    wrong = checkpoints.unusable(Settings(pools=[good, bad], models=models))
+    assert list(wrong) == ["large"] and "pools: bad: model:" in str(wrong["large"])
+    with pytest.raises(SettingsError, match="pools: bad: model:"):
+        checkpoints.unusable(Settings(pools=[bad], models=models))

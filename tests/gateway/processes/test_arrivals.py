@@ -74,7 +74,7 @@ async def test_the_smallest_comes_first_and_each_is_served_when_it_is_whole(
     await eventually(lambda: coming["medium"].here > 0, seconds=60)
     assert coming["medium"] == ComingTier(tier="medium", model="tiny-medium", size=40_000, here=20_000)
     assert served.tiers == []
-    assert arrivals.state.problems()[0] == "the medium tier (tiny-medium) is coming: 50 % of 0 MB"
+    assert arrivals.state.problems(unusable=False)[0] == "the medium tier (tiny-medium) is coming: 50 % of 0 MB"
     server.release("medium.gguf")
     await rest
     assert (served.tiers, coming) == (["medium", "large"], {})

@@ -11,6 +11,7 @@ const NONE_FETCHED =
  * @property {number} size bytes of its model's file
  * @property {number} here bytes of it that have come
  * @property {boolean} failed whether it could not be fetched, and is tried again later
+ * @property {boolean} unusable whether its checkpoint cannot be used, until the server is started again
  */
 
 /**
@@ -22,8 +23,9 @@ export function comingText({ coming, none_fetched }) {
 }
 
 /** @param {ComingTier} tier */
-function state({ tier, size, here, failed }) {
+function state({ tier, size, here, failed, unusable }) {
   const name = tier[0].toUpperCase() + tier.slice(1);
+  if (unusable) return `${name} is out of service: the server's terminal says why.`;
   if (failed) return `${name} could not be fetched yet: the server's terminal says why, and it is tried again.`;
   return here < size ? `${name} is coming: ${Math.floor((100 * here) / size)} % of ${bytes(size)}.` : `${name} is starting.`;
 }
