@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.access.identity import Principal
 from gateway.http.exchange import JsonResponse, read_parameters
 from gateway.protocol.conversation_create import ConversationCreate, ConversationUpdate, ItemsCreate, parse_items
-from gateway.protocol.input_items import item_list, item_messages, page_of, parse_page, shown_item
+from gateway.protocol.input_items import item_list, item_messages, items_page, parse_page, shown_item
 from gateway.protocol.requests import Message, converted
 from gateway.services import gateway_of
 from gateway.turns.conversations import Conversation, Conversations, unknown_item
@@ -61,7 +61,7 @@ async def list_items(request: Request) -> Response:
     """`GET /v1/conversations/{conversation_id}/items`."""
     kept, principal = await _opened(request)
     page = parse_page(request.query_params)
-    return JsonResponse(page_of(await kept.items(principal.tenant, _id(request)), page))
+    return JsonResponse(items_page(await kept.items(principal.tenant, _id(request)), page))
 
 
 async def read_item(request: Request) -> Response:

@@ -15,7 +15,7 @@ from gateway.batches.state import ExpiresAfter
 from gateway.errors import NotFound, TooLarge, UnsupportedMediaType, invalid_value, unsupported_parameter
 from gateway.http.exchange import JsonResponse, ServerSentEvents
 from gateway.http.forms import Form
-from gateway.protocol.pages import page_of
+from gateway.protocol.pages import list_page, page_of
 from gateway.protocol.requests import converted
 from gateway.services import Gateway, gateway_of
 from gateway.storage.connect import unavailable_without_redis
@@ -99,8 +99,9 @@ async def index(request: Request) -> Response:
         files = await gateway.batches.files.every(principal.tenant)
     if page.order == "asc":
         files.reverse()
-    shown = [file.shown() for file in files if page.purpose in (None, file.purpose)]
-    return JsonResponse(page_of(shown, page.after, page.limit))
+    wanted = {file.id: file for file in files if page.purpose in (None, file.purpose)}
+    shown, more = page_of(wanted, page.after, page.limit)
+    return JsonResponse(list_page([file.shown() for file in shown.values()], more=more))
 
 
 async def read(request: Request) -> Response:

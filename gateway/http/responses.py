@@ -28,7 +28,7 @@ from gateway.http.exchange import (
 from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.caching import from_headers
 from gateway.protocol.events import wants_extensions
-from gateway.protocol.input_items import item_messages, page_of, parse_page
+from gateway.protocol.input_items import item_messages, items_page, parse_page
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.response_create import (
     ResponseCompact,
@@ -96,7 +96,7 @@ async def items(request: Request) -> Response:
     principal = await gateway.authenticate(request, "chat")
     page = parse_page(dict(request.query_params))
     turn = await gateway.turns.find(request.path_params["id"], principal)
-    return JsonResponse(page_of(item_messages(turn.id, turn.conversation), page))
+    return JsonResponse(items_page(item_messages(turn.id, turn.conversation), page))
 
 
 async def input_tokens(request: Request) -> Response:
@@ -192,9 +192,10 @@ def _headers(turn: Turn) -> dict[str, str]:
 
 
 async def _events(viewer: Viewer, coalesce: float, *, extensions: bool) -> AsyncIterator[bytes]:
-    async for entry in viewer.entries(coalesce, extensions=extensions):
-        event = viewer.turn.view.event(entry, extensions=extensions)
-        yield sse_event(event, event["type"])
+    view = viewer.turn.view
+    async for batch in viewer.batches(coalesce, extensions=extensions):
+        events = [view.event(entry, extensions=extensions) for entry in batch]
+        yield b"".join(sse_event(event, event["type"]) for event in events)
 
 
 def _streamed(request: Request) -> bool:

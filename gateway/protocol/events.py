@@ -47,6 +47,7 @@ class ServerEventType(enum.StrEnum):
     """Types of the events that the server sends: all of them over the WebSocket, those of one response over SSE."""
 
     CREATED = "response.created"
+    QUEUED = "response.queued"
     IN_PROGRESS = "response.in_progress"
     ITEM_ADDED = "response.output_item.added"
     PART_ADDED = "response.content_part.added"
@@ -143,7 +144,10 @@ class ResponseView:
     def _body(self, entry: LogEntry) -> Event:
         match entry.kind:
             case LogEntryKind.CREATED:
-                return {"type": ServerEventType.CREATED, "response": self._response("in_progress", [])}
+                status = "queued" if self.request.background else "in_progress"
+                return {"type": ServerEventType.CREATED, "response": self._response(status, [])}
+            case LogEntryKind.QUEUED:
+                return {"type": ServerEventType.QUEUED, "response": self._response("queued", [])}
             case LogEntryKind.IN_PROGRESS:
                 return {"type": ServerEventType.IN_PROGRESS, "response": self._response("in_progress", [])}
             case LogEntryKind.EVENT:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from gateway.errors import invalid_value
 from gateway.protocol.events import Event
+from gateway.protocol.pages import page_of
 from gateway.protocol.requests import Message, converted
 
 
@@ -32,20 +32,15 @@ def parse_page(query: Mapping[str, str]) -> ItemsPage:
     return converted(given, ItemsPage, strict=False)
 
 
-def page_of(items: Mapping[str, Message], page: ItemsPage) -> Event:
+def items_page(items: Mapping[str, Message], page: ItemsPage) -> Event:
     """Return one page of items, which are given in their order.
 
     Raises:
         InvalidRequest: `after` is none of them.
     """
-    ids = list(items) if page.order == "asc" else list(items)[::-1]
-    first = 0
-    if page.after is not None:
-        if page.after not in items:
-            raise invalid_value("after", f"no item {page.after!r} here")
-        first = ids.index(page.after) + 1
-    shown = ids[first : first + page.limit]
-    return item_list({id: items[id] for id in shown}, has_more=first + len(shown) < len(ids))
+    ordered = items if page.order == "asc" else dict(list(items.items())[::-1])
+    shown, more = page_of(ordered, page.after, page.limit)
+    return item_list(shown, has_more=more)
 
 
 def item_list(items: Mapping[str, Message], *, has_more: bool = False) -> Event:

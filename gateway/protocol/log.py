@@ -51,6 +51,7 @@ class LogEntryKind(enum.Enum):
     ARGUMENTS_DONE = enum.auto()
     ITEM_DONE = enum.auto()
     FINISHED = enum.auto()
+    QUEUED = enum.auto()
 
 
 class LogEntry(NamedTuple):
@@ -66,9 +67,14 @@ class LogEntry(NamedTuple):
 class TurnLog:
     """Append-only: a sequence of parts, each of which is a list of entries or an item that stands for its deltas."""
 
-    def __init__(self, *, with_item: bool = True) -> None:
-        """Args: with_item: whether the turn has any output at all; a warm-up has none."""
+    def __init__(self, *, with_item: bool = True, queued: bool = False) -> None:
+        """
+        Args:
+            with_item: whether the turn has any output at all; a warm-up has none.
+            queued: whether it is in progress only once it is routed.
+        """
         self._with_item = with_item
+        self._queued = queued
         self._text_ended = False
         self._items: list[OutputItem] = []
         self._parts: list[list[LogEntry] | OutputItem] = []
@@ -82,7 +88,7 @@ class TurnLog:
         """The latest `Routed`."""
         self.finished: Finished | None = None
         self._push(LogEntryKind.CREATED)
-        self._push(LogEntryKind.IN_PROGRESS)
+        self._push(LogEntryKind.QUEUED if queued else LogEntryKind.IN_PROGRESS)
 
     @property
     def items(self) -> Sequence[OutputItem]:
@@ -141,6 +147,8 @@ class TurnLog:
             case Routed() | PromptScored():
                 if self._items:
                     raise RuntimeError(f"{type(event).__name__} after the first token")
+                if self._queued and self.routed is None:
+                    self._push(LogEntryKind.IN_PROGRESS)
                 self._push(LogEntryKind.EVENT, event)
                 if isinstance(event, Routed):
                     self.routed = event

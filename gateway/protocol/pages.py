@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from gateway.errors import InvalidRequest, invalid_value
+
+T = TypeVar("T")
 
 
 def list_page(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
@@ -19,19 +21,18 @@ def list_page(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
     }
 
 
-def page_of(items: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
-    """Return the page of a whole list that begins behind the item `after`.
+def page_of(items: Mapping[str, T], after: str | None, limit: int) -> tuple[dict[str, T], bool]:
+    """Return the part of a whole list, whose items are given by id, that begins behind the item `after`, and whether
+    others follow.
 
     Raises:
         InvalidRequest: there is no such item.
     """
-    first = 0
-    if after is not None:
-        places = [index for index, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise no_such_item(after)
-        first = places[0] + 1
-    return list_page(items[first : first + limit], more=first + limit < len(items))
+    if after is not None and after not in items:
+        raise no_such_item(after)
+    ids = list(items)
+    first = 0 if after is None else ids.index(after) + 1
+    return {id: items[id] for id in ids[first : first + limit]}, first + limit < len(ids)
 
 
 def no_such_item(after: str) -> InvalidRequest:

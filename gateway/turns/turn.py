@@ -2,7 +2,7 @@
 
 A turn belongs to the server, not to the socket that asked for it. That is why stop and resume both work: a viewer that
 goes away only starts a timer, an explicit cancel ends the turn at once. A viewer is a cursor into the turn's log, so a
-slow one costs no memory: when it reads again, it gets what it missed as one merged delta.
+slow one costs no memory: when it reads again, it gets what it missed, as one merged delta or as each one by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.protocol.stream import Finished, LimitState, Routed, TokenUsage, Tu
 from gateway.telemetry.trace import TurnTrace
 
 BATCH = 256
-"""Most entries of one read where deltas are not merged."""
+"""Most entries of one read of a viewer that gets each delta by itself."""
 
 
 class TurnState(enum.Enum):
@@ -64,7 +64,7 @@ class Turn:
         self.request = request
         self.conversation = history + request.messages
         """Messages before this answer, without `instructions`."""
-        self.log = TurnLog(with_item=request.generate)
+        self.log = TurnLog(with_item=request.generate, queued=request.background)
         self.created_at = int(time.time()) if created_at is None else created_at
         self.view = ResponseView(id, self.created_at, request, self.log)
         self.state = TurnState.ADMITTING
@@ -172,14 +172,8 @@ class Turn:
         return Viewer(self, after, wake, live=live)
 
     def resume(self, number: int, wake: Callable[[], None] | None = None, *, extensions: bool) -> Viewer:
-        """Return a viewer that has seen everything up to the event that `ResponseView.event` has given this number. One
-        without our events gets each delta that it has missed by itself, as OpenAI's numbers have no gaps.
-        """
-        if extensions:
-            return self.watch(number, wake)
-        viewer = self.watch(self.log.sequence_of(number), wake)
-        viewer.apart_until = self.log.last
-        return viewer
+        """Return a viewer that has seen everything up to the event that `ResponseView.event` has given this number."""
+        return self.watch(number if extensions else self.log.sequence_of(number), wake)
 
     def _joined(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
@@ -226,8 +220,6 @@ class Viewer:
         self.live = live
         self.cursor = after
         """Number of the last entry read."""
-        self.apart_until = -1
-        """Number of the last entry up to which deltas are not merged."""
         self.behind = False
         """Whether the last read found more than one delta waiting, or there is more to read."""
         self._news = asyncio.Event()
@@ -249,20 +241,23 @@ class Viewer:
         return self.turn.finished and self.cursor >= self.turn.log.last
 
     def read(self, *, extensions: bool = True) -> list[LogEntry]:
-        """Return everything new, consecutive deltas merged; empty if nothing is new.
+        """Return what is new; empty if nothing is.
 
         Args:
-            extensions: whether events of ours are wanted too.
+            extensions: return all of it, with events of ours, and with consecutive deltas merged; without them each
+                delta is one by itself, because OpenAI's numbers have no gaps, and no more than `BATCH` come at once.
         """
-        waiting = self.turn.log.waiting(self.cursor)
-        apart = BATCH if self.cursor < self.apart_until else 0
-        entries = self.turn.log.read(self.cursor, apart)
-        self.behind = waiting > len(entries)
+        entries, last = self.turn.log.read(self.cursor, 0 if extensions else BATCH), self.cursor
         if entries:
             self.cursor = entries[-1].sequence
-        if apart and self.behind:
+        if extensions:
+            self.behind = self.cursor - last > len(entries)
+            return entries
+        left = self.cursor < self.turn.log.last
+        if left:
             self.wake()
-        return entries if extensions else [entry for entry in entries if entry.kind is not LogEntryKind.EVENT]
+        self.behind = left or sum(entry.kind is LogEntryKind.DELTA for entry in entries) > 1
+        return [entry for entry in entries if entry.kind is not LogEntryKind.EVENT]
 
     def gained(self) -> LogSlice:
         """Return everything new as data for a copy of the log."""
@@ -270,17 +265,23 @@ class Viewer:
         self.cursor = self.turn.log.last
         return gained
 
-    async def entries(self, coalesce: float = 0.0, *, extensions: bool = True) -> AsyncIterator[LogEntry]:
-        """Yield entries as they come until the turn has ended, see `read`. A consumer that falls behind gets at most
-        one delta every `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
+    async def batches(self, coalesce: float = 0.0, *, extensions: bool = True) -> AsyncIterator[list[LogEntry]]:
+        """Yield what is new as it comes until the turn has ended, see `read`. A consumer that falls behind gets at most
+        one batch every `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
         """
         while not self.exhausted:
             await self._news.wait()
             self._news.clear()
-            for entry in self.read(extensions=extensions):
-                yield entry
+            if entries := self.read(extensions=extensions):
+                yield entries
             if self.behind:
                 await asyncio.sleep(0 if self.turn.finished else coalesce)
+
+    async def entries(self) -> AsyncIterator[LogEntry]:
+        """Yield entries as they come until the turn has ended, consecutive deltas merged."""
+        async for batch in self.batches():
+            for entry in batch:
+                yield entry
 
     def close(self) -> None:
         if not self.closed:

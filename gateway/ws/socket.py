@@ -224,7 +224,7 @@ class SocketConnection:
                     await self._close(self._closing.code, self._closing.reason)
                     return
                 if behind:
-                    # What comes in the meantime is merged: fewer messages for a client that cannot keep up.
+                    # What comes in the meantime goes together: less work for a client that cannot keep up.
                     await asyncio.sleep(self._coalesce)
         except SlowConsumer:
             self._metrics.connections.slow_consumer()

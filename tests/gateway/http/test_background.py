@@ -7,7 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponsesServerEvent
+from pydantic import TypeAdapter
 
 from gateway.turns import turns as turns_module
 from tests.gateway.conftest import Serve, Served, eventually, receive
@@ -19,6 +20,7 @@ __all__ = ["speaker"]
 
 pytestmark = pytest.mark.anyio
 
+ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 ASKED: dict[str, Any] = {"model": "auto", "input": "hello", "background": True}
 IMPATIENT: dict[str, Any] = {"turns": {"orphan_timeout": 0.01}}
 """Settings under which any other turn without a viewer is cancelled at once."""
@@ -105,6 +107,29 @@ async def test_one_that_waits_is_queued(serve: Serve, speaker: Speaker, monkeypa
         failed = await ended(one, lost.id)
         assert failed.status == "failed" and failed.error is not None
         assert failed.error.code == "invalid_prompt"
+
+
+@pytest.mark.parametrize("routed", [True, False])
+async def test_its_stream_begins_with_the_queue(
+    serve: Serve, speaker: Speaker, routed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As OpenAI's does: every event of its type, numbered without gaps, the same when it is read again at another
+    gateway. One that is refused in the queue was never in progress."""
+    monkeypatch.setattr(turns_module, "QUEUED", 0.0)
+    asked = ASKED if routed else {**ASKED, "input": "long " * 5000}
+    async with two(serve, engines={"small": [speaker.engine.address]}) as (one, other):
+        events = [event async for event in await one.client.responses.create(**asked, stream=True)]
+        again = [event async for event in await other.client.responses.retrieve(events[0].response.id, stream=True)]
+        for event in (*events, *again):
+            ADAPTER.validate_python(event.to_dict(), strict=True)
+        begin = ["response.created", "response.queued", *(["response.in_progress"] if routed else ["response.failed"])]
+        assert [event.type for event in events][:3] == begin
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert [event.response.status for event in events[:2]] == ["queued", "queued"]
+        assert [(event.type, event.sequence_number) for event in again] == [
+            (event.type, event.sequence_number) for event in events
+        ]
+        await one.settle()
 
 
 async def test_what_is_refused_at_once_has_its_own_status(serve: Serve) -> None:

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseItemList
 
-from gateway.protocol.input_items import ItemsPage, item_messages, page_of
+from gateway.protocol.input_items import ItemsPage, item_messages, items_page
 from gateway.protocol.requests import Message, ToolCall
 from tests.gateway.conftest import KEY, Serve, eventually
 from tests.gateway.engines.test_adapters import OTHER_KEY, TENANTS
@@ -33,7 +33,7 @@ class TestInputItems:
     def test_every_item_is_valid_in_openais_types(self) -> None:
         """Strictly; ids differ, and the order is as asked."""
         items = item_messages("resp_1", CONVERSATION)
-        page = page_of(items, ItemsPage(limit=100, order="asc"))
+        page = items_page(items, ItemsPage(limit=100, order="asc"))
         listed = ResponseItemList.model_validate(page, strict=True)
         assert [item.type for item in listed.data] == [
             "message",
@@ -48,7 +48,7 @@ class TestInputItems:
         ]
         assert len({item.id for item in listed.data}) == 9
         assert not listed.has_more
-        newest = page_of(items, ItemsPage(limit=100))
+        newest = items_page(items, ItemsPage(limit=100))
         assert newest["data"] == page["data"][::-1]
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 100])

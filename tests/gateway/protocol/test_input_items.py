@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.conversations import ConversationItemList
 
-from gateway.protocol.input_items import ItemsPage, item_messages, page_of
+from gateway.protocol.input_items import ItemsPage, item_messages, items_page
 from gateway.protocol.messages import join_calls
 from gateway.protocol.requests import Message, ToolCall
 
@@ -33,7 +33,7 @@ def test_pages_are_openais_and_show_every_item_once(
     seen: list[str] = []
     more = True
     while more:
-        page = page_of(items, ItemsPage(after=seen[-1] if seen else None, limit=limit, order=order))
+        page = items_page(items, ItemsPage(after=seen[-1] if seen else None, limit=limit, order=order))
         listed = ConversationItemList.model_validate(page, strict=True)
         assert len(listed.data) <= limit
         if listed.data:

@@ -362,8 +362,8 @@ async def test_a_viewer_that_is_behind_gets_one_delta_per_window() -> None:
     got: list[str] = []
 
     async def read() -> None:
-        async for entry in viewer.entries(coalesce=0.02):
-            got.extend([entry.event.text] if isinstance(entry.event, TextDelta) else [])
+        async for batch in viewer.batches(coalesce=0.02):
+            got.extend(entry.event.text for entry in batch if isinstance(entry.event, TextDelta))
 
     reading = asyncio.create_task(read())
     await eventually(lambda: got == ["begun"])

@@ -55,7 +55,8 @@ class TestTurns:
             for event in (*events, *again):
                 adapter.validate_python(event, strict=True)
             assert text_of(events) == text_of(again) != ""
-            assert [event["sequence_number"] for event in again] == list(range(events[-1]["sequence_number"] + 1))
+            for shown in (events, again):
+                assert [event["sequence_number"] for event in shown] == list(range(len(shown)))
             served.gateway.connections.drain()
             with pytest.raises(ConnectionClosed):
                 await receive(socket)
