@@ -19,6 +19,7 @@ from gateway.protocol.requests import Message, Role, ToolCall
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MAX_CALL_ID = 256
 MAX_ITEM_ID = 128
+_IMAGES = ("image_url", "input_image")
 _FUNCTION = "function_"
 """Prefix of the ids of calls of the older kind, which have only a name."""
 
@@ -215,9 +216,12 @@ def _text(content: Any, path: str, dialect: Dialect) -> str:
 def _part(part: Any, path: str, dialect: Dialect) -> str:
     kind = checked_type(part, dict, path).get("type")
     if kind not in dialect.parts:
-        raise unsupported_parameter(
-            f"{path}.type", f"{_quote(kind)} parts are not supported; send {' or '.join(dialect.parts)}"
-        )
+        served = " or ".join(dialect.parts)
+        if kind in _IMAGES:
+            said = f"Invalid content type. {kind} is only supported by certain models, and by none here; send {served}"
+        else:
+            said = f"{_quote(kind)} parts are not supported; send {served}"
+        raise unsupported_parameter(f"{path}.type", said)
     key = "refusal" if kind == "refusal" else "text"
     return checked_type(part.get(key), str, f"{path}.{key}")
 

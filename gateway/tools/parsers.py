@@ -19,12 +19,13 @@ MAX_LITERAL = 65_536
 class HermesParser(CallParser):
     """`{"name": ..., "arguments": {...}}` between `<tool_call>` and `</tool_call>`: Hermes, Qwen 2.5 and 3, others.
 
-    The object may also stand at the start of the answer, alone or in a block of code: so Qwen 2.5 Coder writes it,
-    whatever its template says.
+    The object may also stand at the start of the answer, alone, in a block of code or between `<tools>` and `</tools>`,
+    which are around the functions in its prompt: so Qwen 2.5 Coder writes it, whatever its template says.
     """
 
     begin, end = "<tool_call>", "</tool_call>"
     fence, language = "```", "json"
+    offered, offered_end = "<tools>", "</tools>"
 
     def _parse(self) -> Reading[None]:
         if self._bare:
@@ -39,10 +40,16 @@ class HermesParser(CallParser):
 
     def _opening(self) -> Reading[None]:
         """Read calls, and nothing of what is none."""
-        fenced = False
+        fenced = listed = False
         while True:
             self._mark = self._at
             yield from self._space()
+            if listed and (yield from self._accept(self.offered_end)):
+                listed = False
+                continue
+            if (yield from self._accept(self.offered)):
+                listed = True
+                yield from self._space()
             if (yield from self._accept(self.fence)):
                 fenced = not fenced
                 if not fenced:

@@ -22,22 +22,16 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 """Blocks of an assistant's earlier answer that templates here have no place for."""
 
 
-def parse_system(value: Any) -> tuple[Message, ...]:
-    """Return the `system` prompt as a message; none if it is empty.
+def parse_conversation(system: Any, items: list[Any]) -> tuple[Message, ...]:
+    """Return the messages of a conversation, that of the `system` prompt included.
 
-    Raises:
-        InvalidRequest: it holds anything but text.
-    """
-    text = _text(value, "system") if value is not None else ""
-    return (Message("system", text),) if text else ()
-
-
-def parse_conversation(items: list[Any]) -> tuple[Message, ...]:
-    """Return the messages of a conversation.
+    A system message before the first answer belongs to that prompt: Claude Code sends one behind the question, where
+    models expect the question.
 
     Raises:
         InvalidRequest: the message begins with the path of what is wrong or not served.
     """
+    prompt = "" if system is None else _text(system, "system")
     messages: list[Message] = []
     called: set[str] = set()
     for index, item in enumerate(items):
@@ -47,7 +41,11 @@ def parse_conversation(items: list[Any]) -> tuple[Message, ...]:
                 raise invalid_value(path, f"no tool_use with id {message.answers!r:.80} comes before this tool_result")
             called.update(call.id for call in message.calls)
             messages.append(message)
-    return tuple(_joined(messages))
+    if not messages:
+        raise invalid_value("messages", "empty; send at least one message")
+    answer = next((at for at, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    messages[:answer] = sorted(messages[:answer], key=lambda message: message.role != "system")
+    return tuple(_joined([Message("system", prompt), *messages] if prompt else messages))
 
 
 def _joined(messages: Iterable[Message]) -> Iterator[Message]:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from engine.wire import Grammar
 from gateway.errors import invalid_value
-from gateway.protocol.anthropic.conversation import parse_conversation, parse_system
+from gateway.protocol.anthropic.conversation import parse_conversation
 from gateway.protocol.anthropic.tools import parse_anthropic_tools
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, request_choices
@@ -106,9 +106,7 @@ def parse_message_count(body: Mapping[str, Any]) -> TurnRequest:
 
 def _turn(create: MessageCount, given: Caching, max_tokens: int | None) -> TurnRequest:
     refuse_unsupported(create, _NEUTRAL)
-    messages = parse_conversation(create.messages)
-    if not messages:
-        raise invalid_value("messages", "empty; send at least one message")
+    messages = parse_conversation(create.system, create.messages)
     if messages[-1].calls:
         raise invalid_value("messages", "the conversation must not end with a tool_use; send its tool_result")
     tools = parse_anthropic_tools(create.tools, create.tool_choice)
@@ -116,7 +114,7 @@ def _turn(create: MessageCount, given: Caching, max_tokens: int | None) -> TurnR
     check_together(format, tools)
     return create.turn(
         given,
-        messages=(*parse_system(create.system), *messages),
+        messages=messages,
         sampling=create.sampling(),
         max_output_tokens=max_tokens,
         format=format,

@@ -93,6 +93,19 @@ class TestRequests:
             Message("user", "five"),
         )
 
+    def test_a_system_message_before_the_first_answer_belongs_to_the_prompt(self) -> None:
+        """Claude Code sends one behind the question; later ones stay where they are."""
+        env: dict[str, Any] = {"role": "system", "content": "env"}
+        later = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}, env]
+        assert asked(system="be", messages=[*BODY["messages"], env, *later]).messages == (
+            Message("system", "be\nenv"),
+            *asked().messages,
+            Message("assistant", "a"),
+            Message("user", "b"),
+            Message("system", "env"),
+        )
+        assert asked(messages=[*BODY["messages"], env]).messages == (Message("system", "env"), *asked().messages)
+
     def test_parameters(self) -> None:
         turn = asked(temperature=0.5, top_p=0.9, top_k=3, stop_sequences=["x"], metadata={"user_id": "u"})
         assert (turn.sampling.temperature, turn.sampling.top_p, turn.sampling.top_k) == (0.5, 0.9, 3)
@@ -137,6 +150,7 @@ class TestRequests:
             ({"nonsense": 1}, "nonsense"),
             ({"container": "c"}, "container"),
             ({"messages": []}, "messages"),
+            ({"system": "s", "messages": [{"role": "user", "content": []}]}, "messages"),
             ({"messages": [*BODY["messages"], CALLING]}, "messages"),
             ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
             ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
