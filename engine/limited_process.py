@@ -20,9 +20,9 @@ from typing import IO
 
 import msgspec
 
-_LENGTH_BYTES = 4
-_START_SECONDS = 120.0
-_PATIENCE = 10.0
+LENGTH_BYTES = 4
+START_SECONDS = 120.0
+PATIENCE = 10.0
 """Wall seconds, for a busy machine, per CPU second of a message; a longer one counts as hung."""
 _READY = b"ready"
 
@@ -50,7 +50,7 @@ class LimitedProcess:
     def __init__(self, module: str, setup: bytes, limits: ProcessLimits) -> None:
         """`module` is run as the main one; it passes to `serve` what makes a handler of messages from `setup`."""
         self._module, self._limits = module, limits
-        self._start_message = msgspec.msgpack.encode(_Start(limits, setup))
+        self._start_message = start_message(limits, setup)
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, message: bytes) -> bytes:
@@ -63,10 +63,10 @@ class LimitedProcess:
         if self._process is None:
             self._process = _start(self._module)
             try:
-                self._ask(self._start_message, _START_SECONDS)
+                self._ask(self._start_message, START_SECONDS)
             except LimitExceeded as error:
                 raise OSError(f"the process {self._module} does not start") from error
-        return self._ask(message, _PATIENCE * self._limits.cpu_seconds)
+        return self._ask(message, PATIENCE * self._limits.cpu_seconds)
 
     def kill(self) -> None:
         """End the process; a thread that waits for an answer gets an OSError."""
@@ -108,12 +108,21 @@ class LimitedProcess:
             alarm.cancel()
         if answer is not None:
             return answer
-        status = self._bury(process)
-        if hung.is_set() or status == -signal.SIGPROF:
-            raise LimitExceeded(f"more than {self._limits.cpu_seconds:g} s")
-        if status in (-signal.SIGKILL, -signal.SIGTERM):
-            raise OSError(f"the process {self._module} was killed")
-        raise LimitExceeded("too much memory or recursion")
+        raise cause_of_death(self._bury(process), self._module, self._limits, hung=hung.is_set())
+
+
+def start_message(limits: ProcessLimits, setup: bytes) -> bytes:
+    """Return the first message of a process, which it answers when it is ready."""
+    return msgspec.msgpack.encode(_Start(limits, setup))
+
+
+def cause_of_death(status: int | None, module: str, limits: ProcessLimits, *, hung: bool) -> LimitExceeded | OSError:
+    """Return the error of the message at which a process ended with this exit status."""
+    if hung or status == -signal.SIGPROF:
+        return LimitExceeded(f"more than {limits.cpu_seconds:g} s")
+    if status in (-signal.SIGKILL, -signal.SIGTERM):
+        return OSError(f"the process {module} was killed")
+    return LimitExceeded("too much memory or recursion")
 
 
 def serve(prepare: Callable[[bytes], Callable[[bytes], bytes]], *, niceness: int = 0) -> None:
@@ -143,26 +152,32 @@ def serve(prepare: Callable[[bytes], Callable[[bytes], bytes]], *, niceness: int
 
 
 def _start(module: str) -> subprocess.Popen[bytes]:
+    words, environment = command(module)
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def command(module: str) -> tuple[list[str], dict[str, str]]:
+    """Return what runs a module, and its environment."""
     root = str(Path(__file__).parents[1])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path},
-    )
+    return [sys.executable, "-m", module], os.environ | {"PYTHONPATH": path}
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message after its length."""
+    return len(message).to_bytes(LENGTH_BYTES, "little") + message
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(_LENGTH_BYTES, "little") + message)
+    stream.write(framed(message))
     stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
     """Read the next message; None at the end of the stream."""
-    header = stream.read(_LENGTH_BYTES)
+    header = stream.read(LENGTH_BYTES)
     length = int.from_bytes(header, "little")
-    message = stream.read(length) if len(header) == _LENGTH_BYTES else b""
+    message = stream.read(length) if len(header) == LENGTH_BYTES else b""
     return message if message and len(message) == length else None
 
 

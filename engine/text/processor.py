@@ -21,7 +21,7 @@ from engine.checkpoint.opening import open_checkpoint
 from engine.text.chat_template import ChatTemplate, ChatTemplateError, ChatTemplateTooCostly, Message
 from engine.text.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
 from engine.text.imitations import Rendered
-from engine.text.rendering import TemplateRenderer
+from engine.text.rendering import TemplateInput, TemplateRenderer
 
 __all__ = [
     "ChatTemplateError",
@@ -82,7 +82,8 @@ class TextProcessor:
         tokens = sorted(self._control.values(), key=len, reverse=True)
         self._written = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
         self._unknown = _unknown_token(tokenizer)
-        self._renderer = TemplateRenderer(template, tokens)
+        self.renderer = TemplateRenderer(template, tokens)
+        """Renders conversations for threads."""
 
     @classmethod
     def from_path(cls, path: str | Path) -> TextProcessor:
@@ -120,19 +121,8 @@ class TextProcessor:
                 ) from error
             except ChatTemplateError:
                 pass  # it wants other messages
+        self.renderer.close()
         _tried.add(self.digest)
-
-    def _render(
-        self,
-        messages: Sequence[Message],
-        mark: bool,
-        add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, Any]] | None,
-        variables: Mapping[str, Any],
-    ) -> str:
-        return self._renderer.render(
-            messages, mark=mark, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables
-        )
 
     @cached_property
     def digest(self) -> str:
@@ -151,7 +141,15 @@ class TextProcessor:
         Raises:
             ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none.
         """
-        return self._render(messages, False, add_generation_prompt, tools, variables)
+        return self.renderer.render(
+            TemplateInput(
+                messages=messages,
+                mark=False,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                variables=variables,
+            )
+        )
 
     def encode_chat(
         self,
@@ -173,13 +171,32 @@ class TextProcessor:
             ChatTemplateError: the template refuses the messages or exceeds a limit, or there is none, or it leaves out
                 the message to be continued, or the tokenizer cannot spell an imitated control token as text.
         """
+        asked = self.conversation(messages, add_generation_prompt, tools, continue_final_message, variables)
+        return self.encode_rendered(self.renderer.render(asked), cut=continue_final_message)
+
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> TemplateInput:
+        """Return what has to be rendered for `encode_chat`."""
         if continue_final_message:
             *before, last = messages
             messages = [*before, {**last, "content": last["content"] + _HERE}]
-        text = self._render(messages, True, add_generation_prompt, tools, variables)
-        return self._encode_rendered(Rendered(_until_here(text) if continue_final_message else text))
+        return TemplateInput(
+            messages=messages, mark=True, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables
+        )
 
-    def _encode_rendered(self, rendered: Rendered) -> list[int]:
+    def encode_rendered(self, marked: str, *, cut: bool) -> list[int]:
+        """Return the token ids of a rendered `conversation`. Args: cut: whether its final message is continued.
+
+        Raises:
+            ChatTemplateError: see `encode_chat`.
+        """
+        rendered = Rendered(_until_here(marked) if cut else marked)
         text = rendered.text
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         imitated, own = self._imitated(rendered, encoding)

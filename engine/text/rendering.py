@@ -12,10 +12,28 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from engine.text.chat_template import ChatTemplate, ChatTemplateError, ChatTemplateTooCostly, Message
 
 _LIMITS = ProcessLimits(cpu_seconds=2.0, memory_bytes=512 * 1024 * 1024)
+
+
+class TemplateInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chat template gets."""
+
+    messages: Sequence[Message]
+    mark: bool
+    """Whether control tokens in text of clients are marked (`imitations.py`)."""
+    add_generation_prompt: bool = True
+    tools: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] = {}
+
+    def encode(self) -> bytes:
+        """Return the message for the process."""
+        messages = [dict(message) for message in self.messages]
+        return json.dumps(msgspec.structs.asdict(self) | {"messages": messages}).encode()
 
 
 class TemplateRenderer:
@@ -27,46 +45,46 @@ class TemplateRenderer:
 
     def __init__(self, template: ChatTemplate, tokens: Collection[str]) -> None:
         setup = {"sources": template.sources, "special_tokens": template.special_tokens, "tokens": list(tokens)}
-        self._process = LimitedProcess("engine.text.template_worker", json.dumps(setup).encode(), _LIMITS)
+        self.process = ("engine.text.template_worker", json.dumps(setup).encode(), _LIMITS)
+        """The arguments of its `LimitedProcess`."""
+        self._process = LimitedProcess(*self.process)
         self._lock = threading.Lock()
         weakref.finalize(self, self._process.close)
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        mark: bool,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any],
-    ) -> str:
-        """Render a conversation; `mark` marks control tokens in text of clients (`imitations.py`).
+    def render(self, conversation: TemplateInput) -> str:
+        """Render a conversation.
 
         Raises:
             ChatTemplateError: see `ChatTemplate.render`; ChatTemplateTooCostly if it exceeds a limit.
             OSError: the process cannot be started, or was ended by something else.
         """
-        asked = {
-            "mark": mark,
-            "messages": [dict(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
-            "tools": tools,
-            "variables": variables,
-        }
+        message = conversation.encode()
         try:
             with self._lock:
-                answer = json.loads(self._ask(json.dumps(asked).encode()))
+                try:
+                    answer = self._process.ask(message)
+                except OSError:
+                    answer = self._process.ask(message)  # something has ended it since the last conversation
         except LimitExceeded as error:
-            answer = {"costly": f"takes {error}"}
-        if "costly" in answer:
-            raise ChatTemplateTooCostly(answer["costly"])
-        if "error" in answer:
-            raise ChatTemplateError(answer["error"])
-        text: str = answer["text"]
-        return text
+            raise ChatTemplateTooCostly(f"takes {error}") from None
+        return text_of(answer)
 
-    def _ask(self, message: bytes) -> bytes:
-        try:
-            return self._process.ask(message)
-        except OSError:
-            return self._process.ask(message)  # something has ended the process since the last conversation
+    def close(self) -> None:
+        """End the process; a later conversation starts it again."""
+        with self._lock:
+            self._process.close()
+
+
+def text_of(answer: bytes) -> str:
+    """Return the text in the answer to a `TemplateInput`.
+
+    Raises:
+        ChatTemplateError: see `TemplateRenderer.render`.
+    """
+    said = json.loads(answer)
+    if "costly" in said:
+        raise ChatTemplateTooCostly(said["costly"])
+    if "error" in said:
+        raise ChatTemplateError(said["error"])
+    text: str = said["text"]
+    return text

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 
+from engine.client.encoder import ConversationEncoder
 from engine.client.engine_client import EngineClient
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate
@@ -49,6 +50,7 @@ class Pool:
         self.tier = settings.tier
         self.name = settings.name
         self.text = TextProcessor.from_path(self.path)
+        self.encoder = ConversationEncoder(self.text)
         self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
         """Format in which the model writes function calls."""
         self.vocabulary = self.text.digest
@@ -230,6 +232,7 @@ class Engines:
         self._engines |= {engine.name: engine for engine in pool.engines}
         for engine in pool.engines:
             await engine.client.start()
+        self._changing.begin(pool.encoder.start())
         return pool
 
     async def _let_go(self, pool: Pool, engine: Engine) -> None:
@@ -246,12 +249,15 @@ class Engines:
         return self._engines[replica]
 
     async def start(self) -> None:
-        """Start connecting to all engines; returns at once."""
+        """Start connecting to all engines, and the processes that render chat templates; returns at once."""
         for engine in self._engines.values():
             await engine.client.start()
+        for encoder in {pool.vocabulary: pool.encoder for pool in reversed(self.pools)}.values():
+            self._changing.begin(encoder.start())
 
     async def aclose(self) -> None:
         await self._changing.aclose()
+        await asyncio.gather(*(pool.encoder.aclose() for pool in self.pools))
         await asyncio.gather(*(engine.client.aclose() for engine in self._engines.values()))
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from engine.client.encoder import LONG_TEXT
 from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
 from gateway.engines.pools import Pool
@@ -16,10 +17,6 @@ from gateway.protocol.stream import PromptScored, TokenLogprob
 from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
 
-LONG_TEXT = 20_000
-"""Characters from which a plain prompt is tokenised in a thread, so that the event loop is not blocked. A conversation
-always is: its template is rendered by another process."""
-
 
 async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     """Return the prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
@@ -27,9 +24,16 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     Raises:
         InvalidRequest: a chat template refuses the conversation.
     """
-    if turn.request.prompt is not None and size_of(turn) < LONG_TEXT:
-        return _tokenise(turn, pools)
-    return await asyncio.to_thread(_tokenise, turn, pools)
+    encoded: dict[tuple[str, str], list[int]] = {}
+    prompts = {}
+    room = max(map(context_of, pools), default=0) - (turn.request.max_output_tokens or 1)
+    for pool in pools:
+        key = (pool.vocabulary, pool.tools.name)
+        if key not in encoded:
+            ids = await _encode(turn, pool, turn.conversation)
+            encoded[key] = await _truncated(turn, pool, room) if turn.request.truncate and len(ids) > room else ids
+        prompts[pool.name] = encoded[key]
+    return prompts
 
 
 def size_of(turn: Turn) -> int:
@@ -44,53 +48,45 @@ def context_of(pool: Pool) -> int:
     return max((engine.context for engine in pool.engines), default=pool.text.context)
 
 
-def _tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
-    encoded: dict[tuple[str, str], list[int]] = {}
-    prompts = {}
-    room = max(map(context_of, pools), default=0) - (turn.request.max_output_tokens or 1)
-    for pool in pools:
-        key = (pool.vocabulary, pool.tools.name)
-        if key not in encoded:
-            ids = _encode(turn, pool, turn.conversation)
-            encoded[key] = _truncated(turn, pool, room) if turn.request.truncate and len(ids) > room else ids
-        prompts[pool.name] = encoded[key]
-    return prompts
-
-
-def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
+async def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
     """Return the prompt without as many of the oldest messages as it takes to fit into `room`.
 
-    System messages stay, and so does the newest message, with the call that it answers.
+    System messages stay, and so does the newest message, with the call that it answers. If that is too long by itself,
+    the router says so.
     """
     said = turn.conversation
-    starts = [index for index, message in enumerate(said) if message.role not in ("system", "tool")]
-    encoded: list[int] = []
+    starts = [index for index, message in enumerate(said) if message.role not in ("system", "tool")] or [0]
 
-    def fits(start: int) -> bool:
+    async def encoded(start: int) -> list[int]:
         kept = [message for index, message in enumerate(said) if index >= start or message.role == "system"]
-        encoded[:] = _encode(turn, pool, kept)
-        return len(encoded) <= room
+        return await _encode(turn, pool, kept)
 
-    # The last start is taken in any case: if it is too long as well, the router says so.
-    fits(starts[bisect_left(starts[:-1], True, key=fits)] if starts else 0)
-    return encoded
+    low, high = 0, len(starts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if len(await encoded(starts[middle])) <= room:
+            high = middle
+        else:
+            low = middle + 1
+    return await encoded(starts[low])
 
 
-def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int]:
+async def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int]:
     request, text = turn.request, pool.text
     if isinstance(request.prompt, str):
-        ids = text.encode(request.prompt, special=request.add_special_tokens)
-    elif request.prompt is not None:
-        ids = list(request.prompt)
-    else:
-        tools = request.tools.tools if request.tools and request.tools.active else ()
-        messages = template_messages(conversation, pool.tools, tools, request.instructions)
-        try:
-            variables: dict[str, Any] = {**request.template}
-            ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None, **variables)
-        except ChatTemplateError as error:
-            raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
-    return ids
+        encode = partial(text.encode, request.prompt, special=request.add_special_tokens)
+        return encode() if len(request.prompt) < LONG_TEXT else await asyncio.to_thread(encode)
+    if request.prompt is not None:
+        return list(request.prompt)
+    tools = request.tools.tools if request.tools and request.tools.active else ()
+    messages = template_messages(conversation, pool.tools, tools, request.instructions)
+    variables: dict[str, Any] = {**request.template}
+    try:
+        return await pool.encoder.encode(
+            messages, tools=template_tools(tools) if pool.tools.native else None, **variables
+        )
+    except ChatTemplateError as error:
+        raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
 
 
 def scored(prompt: Sequence[int], logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:

@@ -121,7 +121,7 @@ def test_threads_render_their_own_conversations(tmp_path: Path) -> None:
 def test_a_renderer_that_was_killed_is_replaced(tmp_path: Path) -> None:
     text = TextProcessor.from_path(folder(tmp_path, "{{ messages[0].content }}"))
     text.render(chat("a"))
-    process = text._renderer._process
+    process = text.renderer._process
     process.kill()
     assert process._process is not None
     os.waitid(os.P_PID, process._process.pid, os.WEXITED | os.WNOWAIT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.text.processor import TextProcessor
+from engine.client.encoder import ConversationEncoder
 from gateway.config.safety import SafetySettings
 from gateway.config.settings import PriceSettings
 from gateway.protocol.requests import Sampling
@@ -56,17 +56,17 @@ class TestLimits:
             monkeypatch.setattr(owner, name, called)
 
         note(Guard, "admit")
-        note(TextProcessor, "encode_chat")
+        note(ConversationEncoder, "encode")
         safety = SafetySettings(input={"email": "redact"})
         async with serve(limits={limit: 1, "burst_seconds": 1}, safety=safety) as served:
             with await served.gateway.turns.start(request(max_output_tokens=3000), DEMO) as viewer:
                 async for entry in viewer.entries():
                     if isinstance(entry.event, TextDelta):
                         break
-                assert read == ["admit", "encode_chat"]
+                assert read == ["admit", "encode"]
                 for text in ("second", "long " * 1000):
                     assert await code_of(served, request(text)) == "rate_limit_exceeded"
-                assert read == ["admit", "encode_chat"]
+                assert read == ["admit", "encode"]
                 viewer.turn.cancel()
             await served.settle()
 
