@@ -82,7 +82,7 @@ from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.services import Gateway
-from gateway.storage.connect import connect
+from gateway.storage.connect import connect, replicas
 from gateway.storage.presence import Presence
 from gateway.storage.redis import BatchingRedis
 from gateway.telemetry import logs
@@ -215,7 +215,9 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
     tracer = tracing.create(settings.telemetry, presence.id)
     if tracer is not None:
         stack.push_async_callback(tracer.aclose)
-    directory = Directory(redis, configured=configured(settings), secret=secret)
+    directory = Directory(
+        redis, configured=configured(settings), secret=secret, replicas=replicas(settings), patient=reader
+    )
     services = await _services(settings, arrivals, directory, (redis, reader), presence, tracer, starter)
 
     view, limiter, metrics = services.view, services.limiter, services.metrics
@@ -281,7 +283,8 @@ async def _services(
     statistics, violations, decisions = CacheCounter(redis), Violations(redis), DecisionLog(redis)
     await starter.repeat("cache statistics", statistics.flush, 1.0)
     await starter.repeat("violations", violations.flush, 0.2)
-    ledger = await start(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
+    ledger = await start(Ledger(reader, settings.usage, Path(settings.redis.data, "usage"), replicas(settings)))
+    metrics.redis.watch_directory(lambda: directory.unconfirmed)
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     tls = settings.engine_tls.files()
     engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls, arrivals.coming))

@@ -123,6 +123,10 @@ class Journal:
                 yield whole.split(b"\n")
                 self._read[segment] = offset + len(whole) + 1
 
+    def rewind(self, segment: int) -> None:
+        """Give the lines of a sealed segment again."""
+        self._read.pop(segment, None)
+
     def delete(self, segment: int) -> None:
         """Delete a sealed segment once everything in it is in Redis."""
         self._segment(segment).unlink(missing_ok=True)

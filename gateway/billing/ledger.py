@@ -29,12 +29,15 @@ from gateway.billing.entry import LedgerEntry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.config.settings import UsageSettings
+from gateway.storage.replicas import Replicas
 
 log = logging.getLogger("roundhouse.billing")
 
 MAX_IN_MEMORY = 10_000
 """Entries that wait in memory while the journal cannot be written."""
 _BATCH = 200
+CONFIRMATION = 10.0
+"""Seconds after which entries that Redis has taken are forgotten here although too few of its replicas have them."""
 UPKEEP = 600.0
 """Seconds between two searches for dead writers' journals and for what is old enough to be deleted."""
 
@@ -57,9 +60,18 @@ class Ledger:
     """Appends this gateway's entries to a local journal and flushes them to Redis. No turn waits for that, and nothing
     of it raises in a turn."""
 
-    def __init__(self, redis: Redis, settings: UsageSettings, folder: Path) -> None:
-        """Args: folder: of the journals; shared by the gateways of one machine."""
-        self._store = LedgerStore(redis, settings)
+    def __init__(
+        self,
+        redis: Redis,
+        settings: UsageSettings,
+        folder: Path,
+        replicas: Replicas = Replicas(),  # noqa: B008  it is frozen
+    ) -> None:
+        """Args: folder: of the journals; shared by the gateways of one machine; replicas: that must have what is
+        written, before it is forgotten here."""
+        self._store = LedgerStore(redis, settings, replicas)
+        self._unconfirmed: float | None = None
+        """Time since which replicas have not had what was written."""
         self._settings = settings
         self._folder = folder
         self._journal: Journal | None = None
@@ -146,18 +158,39 @@ class Ledger:
         try:
             for segment in self._journal.sealed() if self._journal else ():
                 assert self._journal is not None
+                confirmed = True
                 for lines in self._journal.lines(segment):
-                    await self._store.write(self._writer, _parse(lines))
+                    confirmed &= await self._send(self._writer, _parse(lines))
+                if not confirmed:  # a fail-over may lose it: it is sent again, before what comes after it
+                    self._journal.rewind(segment)
+                    break
                 done.append(segment)
             while self._memory and (self._journal is None or not self._journal.growing):
                 batch = list(islice(self._memory, _BATCH))
-                await self._store.write(self._writer, batch)
+                if not await self._send(self._writer, batch):
+                    break
                 for _ in batch:
                     self._memory.popleft()
             self._answered(None)
         except (RedisError, OSError) as error:
             self._answered(error)
         return done
+
+    async def _send(self, writer: str, entries: list[Numbered]) -> bool:
+        """Write entries to Redis; return whether they may be forgotten here: replicas have them, or none has had
+        anything for so long that there may be none.
+
+        Raises:
+            RedisError, OSError: as `LedgerStore.write`.
+        """
+        given_up = self._unconfirmed is not None and monotonic() - self._unconfirmed > CONFIRMATION
+        confirmed = await self._store.write(writer, entries, patience=0.01 if given_up else None)
+        if confirmed:
+            self._unconfirmed = None
+        elif self._unconfirmed is None:
+            self._unconfirmed = monotonic()
+            log.warning("usage is in Redis, but too few of its replicas have it")
+        return confirmed or given_up
 
     async def adopt(self) -> None:
         """Write to Redis what dead writers have left in the same folder."""
@@ -177,17 +210,20 @@ class Ledger:
         running = {entry.turn: entry for entry in checkpoint.running}
         last = checkpoint.number
         segments = journal.sealed()
+        confirmed = True
         for segment in segments:
             for lines in journal.lines(segment):
                 entries = _parse(lines)
-                await self._store.write(journal.writer, entries)
+                confirmed &= await self._send(journal.writer, entries)
                 for numbered in entries:
                     running.pop(numbered.entry.turn, None)
                     last = max(last, numbered.number)
         if running:
             log.warning("turns of a gateway that died", extra={"turns": len(running)})
             lost = [Numbered(last + index, entry) for index, entry in enumerate(running.values(), 1)]
-            await self._store.write(journal.writer, lost)
+            confirmed &= await self._send(journal.writer, lost)
+        if not confirmed:
+            raise RedisError("too few replicas have it")
         # Only now: whoever has to begin again must find the same turns under the same numbers.
         journal.checkpoint(b"")
         for segment in segments:

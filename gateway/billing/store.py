@@ -23,6 +23,7 @@ from gateway.billing.entry import (
     totals,
 )
 from gateway.config.settings import UsageSettings
+from gateway.storage.replicas import Replicas
 
 _encoder = msgspec.json.Encoder()
 
@@ -37,22 +38,24 @@ class Numbered(Struct, frozen=True):
 class LedgerStore:
     """The ledger of all tenants in Redis."""
 
-    def __init__(self, redis: Redis, settings: UsageSettings) -> None:
+    def __init__(self, redis: Redis, settings: UsageSettings, replicas: Replicas = Replicas()) -> None:  # noqa: B008
+        """Args: redis: a client that may wait for `replicas`, which must have what is written."""
         self._redis = redis
+        self._replicas = replicas
         self._settings = settings
         self._script = redis.register_script(
             resources.files("gateway.billing").joinpath("ledger.lua").read_text("utf-8")
         )
 
-    async def write(self, writer: str, entries: Sequence[Numbered]) -> None:
+    async def write(self, writer: str, entries: Sequence[Numbered], *, patience: float | None = None) -> bool:
         """Count entries of one writer, in the order of their numbers. Entries that were counted before are not counted
-        again.
+        again. Return whether the replicas have them; `patience`: seconds to wait for that, instead of the configured.
 
         Raises:
             RedisError: some of them may not have been counted; send them all again.
         """
         if not entries:
-            return
+            return True
         async with self._redis.pipeline(transaction=False) as pipeline:
             for tenant, hour, run in _runs(entries):
                 keys = [
@@ -67,7 +70,8 @@ class LedgerStore:
                     args += [numbered.number, group(entry).field, _encoder.encode(entry), *totals(entry).values]
                 await self._script(keys=keys, args=args, client=pipeline)
             pipeline.zadd(TENANTS_KEY, {numbered.entry.tenant: numbered.entry.at // 1000 for numbered in entries})
-            await pipeline.execute()
+            _, confirmed = await self._replicas.execute(pipeline, patience)
+        return confirmed
 
     async def prune(self, now: datetime) -> None:
         """Delete entries and counters that are older than the settings say.

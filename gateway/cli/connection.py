@@ -6,13 +6,13 @@ import asyncio
 import getpass
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.config.redis import without_secrets
 from gateway.config.settings import Settings, SettingsError, load
 
 T = TypeVar("T")
@@ -36,10 +36,10 @@ def load_settings(config: str | None) -> Settings:
 
 def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
     """Call `act` with the Redis that the configuration names, or else with that of a running `serve`."""
-    from gateway.storage.connect import redis_url
+    from gateway.storage.connect import connect, redis_url
 
     async def run_it() -> T:
-        async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
+        async with connect(settings, timeout=5) as redis:
             await redis.ping()  # what is called later may take a Redis that is away for an empty one
             return await act(redis)
 
@@ -53,14 +53,8 @@ def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]
             "check redis.url" if settings.redis.url else "start `roundhouse serve`, or name its folder as redis.data"
         )
         raise click.ClickException(
-            f"Redis at {without_password(address)} does not answer ({error}); {remedy}"
+            f"Redis at {without_secrets(address)} does not answer ({error}); {remedy}"
         ) from error
-
-
-def without_password(address: str) -> str:
-    """Return an address that may be shown."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.password else address
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

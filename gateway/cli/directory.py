@@ -37,6 +37,7 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
     """Call `act` with the directory and the installation's secret; refusals become error messages."""
     from gateway.access.directory.view import configured
     from gateway.access.identity.secret import check, installation_secret
+    from gateway.storage.connect import replicas
 
     settings = load_settings(config)
 
@@ -47,7 +48,8 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
                 "this Redis belongs to gateways with another secret: set ROUNDHOUSE_SECRET to theirs, or redis.data to "
                 "the folder that holds it"
             )
-        return await act(Directory(redis, configured=configured(settings), secret=secret), secret)
+        directory = Directory(redis, configured=configured(settings), secret=secret, replicas=replicas(settings))
+        return await act(directory, secret)
 
     try:
         return with_redis(settings, run)

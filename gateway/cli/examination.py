@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import AdapterRegistry, RegistryError
@@ -30,15 +29,15 @@ from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.opening import open_checkpoint
 from engine.client.engine_client import EngineClient
 from gateway import __version__
-from gateway.cli.connection import without_password
 from gateway.config import checkpoints
+from gateway.config.redis import without_secrets
 from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, file_of
 from gateway.engines.adapters import registry_url
 from gateway.models.store import ModelStore
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
-from gateway.storage.connect import redis_url
+from gateway.storage.connect import connect, redis_url
 
 State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
@@ -224,7 +223,7 @@ async def _redis(settings: Settings) -> CheckResult:
     address = settings.redis.url or ""
     try:
         address = redis_url(settings)
-        async with Redis.from_url(address, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE) as redis:
+        async with connect(settings, timeout=_PATIENCE) as redis:
             loop = asyncio.get_running_loop()
             version = (await redis.info("server"))["redis_version"]
             begun = loop.time()
@@ -235,10 +234,10 @@ async def _redis(settings: Settings) -> CheckResult:
     except (RedisError, OSError, ValueError) as error:
         if embedded:
             return _redis_binary()
-        where = without_password(address)
+        where = without_secrets(address)
         remedy = "start it, or correct redis.url; without it limits are local, and nothing is cached or stored"
         return CheckResult("services", "redis", f"{where} does not answer: {error}", "broken", remedy)
-    value = f"{version} at {without_password(address)}, {took * 1000:.1f} ms"
+    value = f"{version} at {without_secrets(address)}, {took * 1000:.1f} ms"
     if took > settings.redis.timeout:
         remedy = (
             f"commands may take {settings.redis.timeout * 1000:g} ms (redis.timeout): move it closer, or wait longer"

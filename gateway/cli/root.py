@@ -14,7 +14,7 @@ from gateway import __version__
 from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
 from gateway.cli.cache import cache
-from gateway.cli.connection import config_option, load_settings, run, with_redis, without_password
+from gateway.cli.connection import config_option, load_settings, run, with_redis
 from gateway.cli.doctor import doctor
 from gateway.cli.keys import key
 from gateway.cli.models import models
@@ -23,6 +23,7 @@ from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
 from gateway.cli.usage import usage
 from gateway.config import checkpoints
+from gateway.config.redis import without_secrets
 from gateway.config.settings import NO_TENANTS, TIERS, Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -207,7 +208,7 @@ def config_show(config: str | None) -> None:
     """Print the configuration as JSON: defaults, file and environment variables merged, passwords left out."""
     plain = msgspec.to_builtins(load_settings(config))
     if plain["redis"]["url"]:
-        plain["redis"]["url"] = without_password(plain["redis"]["url"])
+        plain["redis"]["url"] = without_secrets(plain["redis"]["url"])
     click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from typing import Any
 
 import click
 import msgspec
-from redis import Redis
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
 
 from gateway.access.identity.secret import derive, installation_secret
-from gateway.cli.connection import config_option, load_settings
+from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import SettingsError
 
 
@@ -53,20 +52,12 @@ def safety_digest(config: str | None) -> None:
 @click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most findings to show.")
 def safety_findings(config: str | None, tenant: str, count: int) -> None:
     """List what rules have found for a tenant, newest first, one JSON object a line. Texts are shown as digests."""
-    for finding in _findings(config, tenant, count):
-        click.echo(msgspec.json.encode(finding).decode())
-
-
-def _findings(config: str | None, tenant: str, count: int) -> Iterator[dict[str, str]]:
     from gateway.safety.violations import KEY
-    from gateway.storage.connect import redis_url
 
-    try:
-        with Redis.from_url(redis_url(load_settings(config)), socket_timeout=5, decode_responses=True) as client:
-            entries = client.xrevrange(KEY.format(tenant=tenant), count=count)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
-    except (RedisError, OSError) as error:
-        raise click.ClickException(f"Redis does not answer: {type(error).__name__}") from error
-    for id, fields in msgspec.convert(entries, list[tuple[str, dict[str, str]]]):
-        yield {"time": id.partition("-")[0], **fields}
+    async def read(redis: Redis) -> Any:
+        return await redis.xrevrange(KEY.format(tenant=tenant), count=count)
+
+    entries = msgspec.convert(with_redis(load_settings(config), read), list[tuple[bytes, dict[bytes, bytes]]])
+    for id, fields in entries:
+        finding = {name.decode(): text.decode() for name, text in fields.items()}
+        click.echo(msgspec.json.encode({"time": id.decode().partition("-")[0], **finding}).decode())

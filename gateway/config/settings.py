@@ -33,6 +33,8 @@ from gateway.config.pools import TIERS as TIERS
 from gateway.config.pools import PoolSettings as PoolSettings
 from gateway.config.pools import Tier as Tier
 from gateway.config.pools import check_pools
+from gateway.config.redis import RedisSettings as RedisSettings
+from gateway.config.redis import check_redis
 from gateway.config.response_cache import CacheSettings
 from gateway.config.routing import RouterSettings as RouterSettings
 from gateway.config.safety import SafetySettings, check_safety
@@ -136,16 +138,6 @@ class TurnSettings(Section, frozen=True):
     default_max_output_tokens: Annotated[
         Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
     ] = 1024
-
-
-class RedisSettings(Section, frozen=True):
-    """The Redis that holds limits, caches and statistics."""
-
-    url: Annotated[
-        str | None, Meta(description="redis://, rediss:// or unix:// address; empty: `serve` starts a Redis.")
-    ] = None
-    timeout: Annotated[Seconds, Meta(description="Seconds one command may take before it counts as failed.")] = 0.05
-    data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
 
 
 class LimitSettings(Quota, frozen=True, omit_defaults=False):
@@ -347,6 +339,7 @@ def _check(settings: Settings) -> None:
     _check_demo_key(settings)
     check_safety(settings.safety)
     check_embedder(settings.embedder)
+    check_redis(settings.redis)
     check_issuers(settings.identity.issuers)
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):

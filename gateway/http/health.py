@@ -33,6 +33,8 @@ async def readiness(request: Request) -> Response:
     redis = await _redis_answers(gateway)
     problems = gateway.engines.problems() + gateway.arrivals.problems(unusable=True)
     problems += [] if redis else _without_redis(gateway)
+    if gateway.view.set_back:
+        problems.append("Redis has lost changes of the directory that were seen here: see docs/failures.md")
     serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
     status = ("degraded" if problems else "ready") if serves else "not ready"
     problems += gateway.arrivals.problems(unusable=False)
@@ -62,7 +64,7 @@ async def metrics(request: Request) -> Response:
     if gateway.embedder is not None and gateway.embedder.hello is not None:
         gateway.metrics.semantic.embedder(gateway.embedder.hello.model, up=gateway.embedder.ready.is_set())
     gateway.metrics.connections.shared(**gateway.turns.shared)
-    gateway.metrics.redis.directory(age=gateway.view.age)
+    gateway.metrics.redis.directory(age=gateway.view.age, set_back=gateway.view.set_back)
     gateway.metrics.redis.asked(answered=await _redis_answers(gateway))
     body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})

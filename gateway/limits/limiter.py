@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -99,6 +99,8 @@ class Limiter:
         """Seconds from this process's clock to Redis' clock."""
         self._catching_up = asyncio.Lock()
         self._renewed = clock()
+        self._doubtful = False
+        """Whether Redis has been away since the last renewal: another server may answer by now, which lacks some."""
         self._keeping = Periodic("limits", self._keep_up, _CATCH_UP, at_end=self._settle_up)
         self.expectations = Expectations(redis)
         self._idle = IdleLimits(redis)
@@ -241,7 +243,18 @@ class Limiter:
             if tenant in self._books:
                 self._books[tenant].renew(ids, self._now())
             for start in range(0, len(ids), _BATCH):
-                await self._ask(tenant, renewal(self._lease, ids[start : start + _BATCH]))
+                batch = ids[start : start + _BATCH]
+                known = await self._ask(tenant, renewal(self._lease, batch))
+                if known is not None and known < len(batch):
+                    self._hold_again(batch)
+
+    def _hold_again(self, ids: Iterable[str]) -> None:
+        """Hold reservations again of which Redis has lost some: what it still holds, it does not hold twice."""
+        for id in ids:
+            found = self._outstanding.get(id)
+            if found is not None and not found.local:
+                found.local = True  # until it is held, a settlement must not come before that
+                self._late.append(_Late("hold", found.tenant, id, found.amounts, found.subjects))
 
     async def catch_up(self) -> None:
         """Send Redis the late settlements, before it decides anything else."""
@@ -265,8 +278,9 @@ class Limiter:
         return True
 
     async def _keep_up(self) -> None:
-        if self._clock() - self._renewed >= LEASE / 3:
-            self._renewed = self._clock()
+        doubtful = self._doubtful and self._breaker.allows(self._clock())
+        if doubtful or self._clock() - self._renewed >= LEASE / 3:
+            self._renewed, self._doubtful = self._clock(), False
             await self.renew()
         await self._settle_up()
 
@@ -339,6 +353,7 @@ class Limiter:
             reply = await self._script(keys=keys(tenant), args=words)
         except (RedisError, OSError) as error:
             self._breaker.failed(now)
+            self._doubtful = True
             log.warning("limits: no answer from Redis", extra={"error": type(error).__name__})
             return None
         self._breaker.succeeded()

@@ -6,17 +6,25 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from gateway.config.redis import RedisAddress, parse
 from gateway.config.settings import Settings, SettingsError
 from gateway.errors import Unavailable
-from gateway.storage.redis import BatchingRedis
+from gateway.storage.cluster import ClusterRedis
+from gateway.storage.redis import CONNECT_TIMEOUT, BatchingRedis
+from gateway.storage.replicas import Replicas
 
 log = logging.getLogger("roundhouse.storage")
 
+SENTINEL_TIMEOUT = 0.25
+"""Seconds that a sentinel has to take a connection, and to answer."""
 _LONGEST_SOCKET_PATH = 100
 """Most bytes of a unix socket's path; the kernel's limit is 108 on Linux and 104 elsewhere."""
 
@@ -46,20 +54,79 @@ def redis_url(settings: Settings) -> str:
     return settings.redis.url or embedded_url(settings)
 
 
+class _SentinelPool(SentinelConnectionPool):
+    """Connections to the server that sentinels name; those to the sentinels are closed with them."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await self.sentinel_manager.aclose()
+
+
 def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedis:
     """Make a client for the gateway's own use. `timeout`: seconds, instead of the configured ones."""
-    client = BatchingRedis.from_url(
-        redis_url(settings),
-        socket_timeout=settings.redis.timeout if timeout is None else timeout,
+    seconds = settings.redis.timeout if timeout is None else timeout
+    address = parse(redis_url(settings))
+    options: dict[str, Any] = {
+        "socket_timeout": seconds,
         # A connection is made once and used long; making it may take longer than a command.
-        socket_connect_timeout=max(1.0, settings.redis.timeout),
-        max_connections=256,
+        "socket_connect_timeout": max(CONNECT_TIMEOUT, settings.redis.timeout),
+        "max_connections": 256,
         # Nothing is sent twice: whether a pipeline was carried out before its connection broke is not known. One that
         # Redis has closed while nothing was asked is opened again all the same.
-        retry=Retry(NoBackoff(), 0),
+        "retry": Retry(NoBackoff(), 0),
+    }
+    tls = settings.redis.tls_options() if address.tls else {}
+    match address.kind:
+        case "server":
+            client = BatchingRedis.from_url(redis_url(settings), **options, **tls)
+        case "sentinel":
+            client = _by_sentinel(address, options, {"ssl": True, **tls} if tls else {})
+        case "cluster":
+            client = cast(BatchingRedis, _cluster(address, options, {"ssl": True, **tls} if tls else {}))
+    return cast(BatchingRedis, client)
+
+
+def _by_sentinel(address: RedisAddress, options: dict[str, Any], tls: dict[str, Any]) -> BatchingRedis:
+    """Make a client of the server that sentinels name; it asks them again for every new connection."""
+    seconds = options["socket_connect_timeout"]
+    # One sentinel that is away must not use up the time in which others could answer.
+    patience = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT, **tls}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        address.hosts,
+        sentinel_kwargs={**patience, "retry": options["retry"], **address.sentinel_options},
     )
-    assert isinstance(client, BatchingRedis)
-    return client
+    options["socket_connect_timeout"] = seconds + SENTINEL_TIMEOUT * len(address.hosts)
+    return sentinel.master_for(  # type: ignore[no-any-return]
+        address.service,
+        redis_class=BatchingRedis,
+        connection_pool_class=_SentinelPool,
+        **address.options,
+        **options,
+        **tls,
+    )
+
+
+def _cluster(address: RedisAddress, options: dict[str, Any], tls: dict[str, Any]) -> ClusterRedis:
+    seconds = options["socket_connect_timeout"]
+    topology = RedisCluster(
+        startup_nodes=[ClusterNode(host, port) for host, port in address.hosts],
+        socket_timeout=seconds,
+        socket_connect_timeout=seconds,
+        retry=Retry(NoBackoff(), 0),
+        **address.options,
+        **tls,
+    )
+
+    def make(host: str, port: int) -> BatchingRedis:
+        return BatchingRedis(host=host, port=port, **address.options, **options, **tls)
+
+    return ClusterRedis(topology, make, timeout=seconds * (1 + len(address.hosts)))
+
+
+def replicas(settings: Settings) -> Replicas:
+    """Return how many replicas must have what may not be lost."""
+    return Replicas(settings.redis.replicas, settings.redis.wait_timeout)
 
 
 @contextlib.contextmanager

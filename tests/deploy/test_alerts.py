@@ -51,6 +51,7 @@ FIRING: dict[str, list[tuple[Series, int]]] = {
         ({'roundhouse_background_failures_total{instance="a",work="configuration"}': "0x2 5x20"}, 6)
     ],
     "RoundhouseDirectoryStale": [({'roundhouse_directory_age_seconds{instance="a"}': "90x20"}, 2)],
+    "RoundhouseDirectorySetBack": [({'roundhouse_directory_set_back{instance="a"}': "1x20"}, 2)],
     "RoundhouseConfigurationInvalid": [({'roundhouse_config_valid{instance="a"}': "0x20"}, 6)],
 }
 """By alert, what fires it, and by which minute."""
@@ -69,6 +70,7 @@ HEALTHY: Series = {
     'roundhouse_ledger_dropped_entries_total{instance="a"}': "0x40",
     'roundhouse_background_failures_total{instance="a",work="configuration"}': "0x2 1x40",
     'roundhouse_directory_age_seconds{instance="a"}': "5x40",
+    'roundhouse_directory_set_back{instance="a"}': "0x40",
     'roundhouse_config_valid{instance="a"}': "1x40",
     **slow("roundhouse_redis_seconds", 'instance="a"', 0.005),
     **slow("roundhouse_time_to_first_token_seconds", 'tier="small"', 0.5),

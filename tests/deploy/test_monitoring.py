@@ -58,6 +58,7 @@ def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
     left_out = {
         "roundhouse_background_failures",
         "roundhouse_config_changed_timestamp_seconds", "roundhouse_config_reloads", "roundhouse_config_valid",
+        "roundhouse_directory_set_back", "roundhouse_directory_unconfirmed_changes",
         "roundhouse_engine_lent_blocks", "roundhouse_engine_preemptions",
         "roundhouse_engine_waiting_tokens", "roundhouse_prefix_index_blocks", "roundhouse_redis_up",
         "roundhouse_websocket_closed",

@@ -215,6 +215,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         pool: dict[str, Any] | None = None,
         adapters: dict[str, Any] | None = None,
         redis_at: str = redis_url,
+        redis_options: dict[str, Any] | None = None,
         **sections: Any,
     ) -> Settings:
         pools = [
@@ -228,7 +229,9 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
             server=ServerSettings(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
             turns=TurnSettings(**(turns or {})),
             limits=LimitSettings(**(limits or {})),
-            redis=RedisSettings(url=redis_at, timeout=5.0, data=str(tmp_path / "data")),
+            redis=RedisSettings(
+                **{"url": redis_at, "timeout": 5.0, "data": str(tmp_path / "data"), **(redis_options or {})}
+            ),
             adapters=AdapterSettings(**{"registry": str(tmp_path / "adapters"), "poll": 0.01, **(adapters or {})}),
             pools=pools,
             **sections,

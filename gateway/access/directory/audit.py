@@ -38,6 +38,18 @@ class ChainPosition(Struct, frozen=True):
 START = ChainPosition()
 
 
+def is_lost(seen: ChainPosition, checkpoint: ChainPosition, found: str | None) -> bool:
+    """Whether an entry that was seen has gone from the log.
+
+    Args:
+        checkpoint: the last entry that the cap on the log's length has dropped.
+        found: hash of the entry that has its number now.
+    """
+    if seen == START or found == seen.hash:
+        return False
+    return found is not None or checkpoint.sequence < seen.sequence
+
+
 class AuditRecord(Struct, frozen=True, kw_only=True):
     """One change: who changed what, and when."""
 

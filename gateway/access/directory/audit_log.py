@@ -9,14 +9,29 @@ from typing import Any, Literal, cast
 from msgspec import Raw
 from redis.asyncio import Redis
 
-from gateway.access.directory.audit import START, ChainBreak, ChainPosition, SealedAuditRecord, Verifier
+from gateway.access.directory.audit import START, ChainBreak, ChainPosition, SealedAuditRecord, Verifier, is_lost
 from gateway.access.directory.schema import AUDIT_KEY, CHECKPOINT_KEY, HEAD_KEY
+from gateway.errors import Unavailable
 from gateway.storage.connect import unavailable_without_redis
 
 _PAGE = 500
 _LAST = 2**64 - 1
 """Greatest second part of a stream's id."""
 _FIELDS = ("sequence", "hash", "seal")
+
+
+class LogSetBack(Unavailable):
+    """Redis has lost entries that this process has seen: after a fail-over, or because an old copy was restored."""
+
+    code = "directory_set_back"
+
+    def __init__(self, newest: ChainPosition, head: ChainPosition) -> None:
+        super().__init__(
+            f"the directory in Redis is older than one seen here: its log ends at entry {head.sequence}, and "
+            f"does not have entry {newest.sequence} with hash {newest.hash}. Nothing in it can be changed until an "
+            "operator has restored the newer one, or accepts the loss by restarting the gateways"
+        )
+
 
 directory_needed = partial(unavailable_without_redis, "the directory cannot be reached")
 """Refuses what the body does if Redis does not answer."""
@@ -29,10 +44,32 @@ class AuditLog:
     def __init__(self, redis: Redis, *, secret: bytes = b"") -> None:
         self._redis = redis
         self._secret = secret
+        self.newest = START
+        """The newest entry that this process has seen."""
+
+    def saw(self, head: ChainPosition) -> None:
+        """Remember an entry that was seen, or written."""
+        if head.sequence > self.newest.sequence:
+            self.newest = head
 
     async def head(self) -> ChainPosition:
-        """Return the position of the last record."""
-        return await self._mark(HEAD_KEY)
+        """Return the position of the last record, which is remembered.
+
+        Raises:
+            LogSetBack: records are gone that were there.
+        """
+        newest = self.newest  # what is written meanwhile may be missed below
+        head = await self._mark(HEAD_KEY)
+        if head.hash != newest.hash and newest != START:
+            with directory_needed():
+                async with self._redis.pipeline(transaction=True) as pipeline:
+                    pipeline.hmget(CHECKPOINT_KEY, *_FIELDS)
+                    pipeline.xrange(AUDIT_KEY, *range_of(newest))
+                    checkpoint, found = await pipeline.execute()
+            if is_lost(newest, mark_of(checkpoint), hash_in(found)):
+                raise LogSetBack(newest, head)
+        self.saw(head)
+        return head
 
     async def checkpoint(self) -> ChainPosition:
         """Return the position before the first record that is still there."""
@@ -93,6 +130,20 @@ class AuditLog:
         with directory_needed():
             found = cast("list[tuple[bytes, dict[bytes, bytes]]]", await read(AUDIT_KEY, first, last, count=limit))
         return [(place.decode(), _logged(fields)) for place, fields in found]
+
+
+def range_of(entry: ChainPosition) -> tuple[str, str]:
+    """Return the first and the last id in the stream that the record of this number may have."""
+    return f"{entry.sequence}-0", f"{entry.sequence}-{_LAST}"
+
+
+def hash_in(reply: Sequence[Any]) -> str | None:
+    """Return the hash of the first record in a reply of XRANGE, if there is one."""
+    if not reply:
+        return None
+    _, fields = reply[0]
+    found = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+    return cast(bytes, found.get(b"hash", b"")).decode()
 
 
 def mark_of(reply: Sequence[bytes | None]) -> ChainPosition:

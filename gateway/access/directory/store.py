@@ -20,8 +20,8 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from gateway.access.directory.audit import START, ChainPosition
-from gateway.access.directory.audit_log import AuditLog, directory_needed, mark_of
+from gateway.access.directory.audit import START, ChainPosition, is_lost
+from gateway.access.directory.audit_log import AuditLog, LogSetBack, directory_needed, hash_in, mark_of, range_of
 from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
 from gateway.access.directory.plan import Author, Command, DirectorySnapshot, plan, question_when_full, questions
 from gateway.access.directory.schema import (
@@ -36,6 +36,7 @@ from gateway.access.directory.schema import (
 )
 from gateway.errors import Unavailable
 from gateway.records.directory import Key, R, Record, User, decode
+from gateway.storage.replicas import Replicas
 
 log = logging.getLogger("roundhouse.directory")
 
@@ -67,10 +68,22 @@ class Directory:
     """Reads and changes tenants, users, keys, prices and routes."""
 
     def __init__(
-        self, redis: Redis, *, configured: Configured | None = None, secret: bytes = b"", caps: Caps | None = None
+        self,
+        redis: Redis,
+        *,
+        configured: Configured | None = None,
+        secret: bytes = b"",
+        caps: Caps | None = None,
+        replicas: Replicas = Replicas(),  # noqa: B008  it is frozen
+        patient: Redis | None = None,
     ) -> None:
-        """`configured`: what the configuration file holds, read-only; `secret`: seals the audit log."""
+        """`configured`: what the configuration file holds, read-only; `secret`: seals the audit log; `replicas`: that
+        must have a change; `patient`: a client that may wait for them."""
         self._redis = redis
+        self._replicas = replicas
+        self._patient = patient or redis
+        self.unconfirmed = 0
+        """Number of changes that were made, but that too few replicas had in time."""
         self.configured = configured or Configured()
         self.audit = AuditLog(redis, secret=secret)
         """The audit log of its changes."""
@@ -206,13 +219,14 @@ class Directory:
             args = [before, seen.now, _LOOK_MS, *_words(decided.commands)]
             keys = list(dict.fromkeys([HEAD_KEY, *(command[1] for command in decided.commands)]))
             try:
-                done = await self._commit(keys=keys, args=args)
+                done = await self._committing(keys, args)
             except (ConnectionError, TimeoutError, OSError):
                 if not await self._committed(decided.head):
                     raise
                 done = True
             # The client library repeats a command whose connection broke: the first one may have been done.
             if done or await self._committed(decided.head):
+                self.audit.saw(decided.head)
                 self._tell_how_full(seen)
                 return Applied(decided.records, False)
         raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
@@ -221,6 +235,18 @@ class Directory:
     def redis(self) -> Redis:
         """The Redis that holds the directory, for what is kept beside it."""
         return self._redis
+
+    async def _committing(self, keys: Sequence[str], args: Sequence[str | int]) -> bool:
+        """Run the script that commits a change; return whether it was made."""
+        if not self._replicas.number:
+            return bool(await self._commit(keys=keys, args=args))
+        async with self._patient.pipeline(transaction=False) as pipeline:
+            await self._commit(keys=keys, args=args, client=pipeline)
+            [done], confirmed = await self._replicas.execute(pipeline)
+        if done and not confirmed:
+            self.unconfirmed += 1
+            log.warning("directory: a change was made that too few replicas of Redis have; a fail-over may lose it")
+        return bool(done)
 
     def _tell_how_full(self, seen: DirectorySnapshot) -> None:
         entries = int(seen.answers["XLEN", AUDIT_KEY])
@@ -234,8 +260,11 @@ class Directory:
 
     async def _see(self, asked: Sequence[Command], adding: int) -> DirectorySnapshot:
         marks = [("HMGET", key, "sequence", "hash", "seal") for key in (HEAD_KEY, CHECKPOINT_KEY)]
-        commands = [*marks, *asked]
-        now, head, checkpoint, *replies = await self._ask(commands)
+        newest = self.audit.newest
+        commands = [*marks, ("XRANGE", AUDIT_KEY, *range_of(newest)), *asked]
+        now, head, checkpoint, known, *replies = await self._ask(commands)
+        if is_lost(newest, mark_of(checkpoint), hash_in(known)):
+            raise LogSetBack(newest, mark_of(head))
         seen = DirectorySnapshot(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
         if (question := question_when_full(seen, self._caps, adding)) is not None:
             _, reply = await self._ask([question])

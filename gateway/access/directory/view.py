@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from gateway.access.directory.audit import ChainPosition
+from gateway.access.directory.audit_log import LogSetBack
 from gateway.access.directory.change import Configured
-from gateway.access.directory.seen import MOST_FOUND, RecordCache
+from gateway.access.directory.seen import MOST_FOUND, K, RecordCache, V
 from gateway.access.directory.store import Directory
 from gateway.background import Periodic
 from gateway.config.settings import Settings
@@ -89,6 +90,8 @@ class View:
         self._at = clock()
         self._followed = True
         """Whether the last check was answered."""
+        self.set_back = False
+        """Whether Redis has lost changes that were seen here: the last copy stays in force until it has them again."""
         self._following = Periodic("directory", self._try, poll)
         self.configure(directory.configured)
 
@@ -136,19 +139,19 @@ class View:
             Unavailable: it has not been seen before, and Redis does not answer.
             RateLimited: too many unknown keys are tried at the moment.
         """
-        return self._configured_keys.get(digest) or await self._keys.find(digest)
+        return self._configured_keys.get(digest) or await self._find(self._keys, digest)
 
     async def user(self, tenant: str, subject: str) -> User | None:
         """Return the user of a tenant that an identity provider calls `subject`, or None. Raises as `key`."""
-        return await self._users.find((tenant, subject))
+        return await self._find(self._users, (tenant, subject))
 
     async def key_named(self, id: str) -> Key | None:
         """The key with this id, or None. Raises as `key`."""
-        return self._configured.keys.get(id) or await self._keys_named.find(id)
+        return self._configured.keys.get(id) or await self._find(self._keys_named, id)
 
     async def user_named(self, id: str) -> User | None:
         """The user with this id, or None. Raises as `key`."""
-        return await self._users_named.find(id)
+        return await self._find(self._users_named, id)
 
     @property
     def age(self) -> float:
@@ -183,9 +186,23 @@ class View:
         self._head = head
         self._at = self._clock()
 
+    async def _find(self, seen: RecordCache[K, V], name: K) -> V | None:
+        """Return a record that was seen before, or may be read now.
+
+        Raises:
+            Unavailable: Redis has an older directory than the one seen here, where a revoked key may be valid again.
+        """
+        if self.set_back and seen.known(name) is None:
+            raise Unavailable("the directory in Redis is older than one seen here; nothing new is read from it")
+        return await seen.find(name)
+
     async def _try(self) -> None:
         try:
             await self.refresh()
+        except LogSetBack as error:
+            if not self.set_back:
+                log.error(f"directory: {error.message}")
+            self.set_back = True
         except Unavailable:
             if self._followed:
                 log.warning("directory: Redis does not answer; the last copy stays in force")
@@ -194,6 +211,7 @@ class View:
             if not self._followed:
                 log.info("directory: Redis answers again")
             self._followed = True
+            self.set_back = False
 
     async def _catch_up(self, since: ChainPosition, head: ChainPosition) -> bool:
         """Read again what the records since then name; False if they do not lead from one to the other."""

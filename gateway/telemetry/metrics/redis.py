@@ -34,6 +34,20 @@ class RedisMetrics:
             "roundhouse_directory_age_seconds",
             "Seconds since this gateway last knew tenants, keys and prices as Redis has them.",
         )()
+        self._set_back = registry.gauge(
+            "roundhouse_directory_set_back",
+            "Whether Redis has lost changes of the directory that this gateway has seen.",
+        )()
+        self._unconfirmed: Callable[[], float] = lambda: 0
+        registry.read_counter(
+            "roundhouse_directory_unconfirmed_changes",
+            "Changes of the directory by this gateway that too few replicas of Redis had within `redis.wait_timeout`.",
+            read=lambda: [((), self._unconfirmed())],
+        )
+
+    def watch_directory(self, unconfirmed: Callable[[], float]) -> None:
+        """Take the function that gives the number of unconfirmed changes; it is called when the page is read."""
+        self._unconfirmed = unconfirmed
 
     def answered(self, seconds: float, failed: bool) -> None:
         """Count a round trip that has ended."""
@@ -49,6 +63,8 @@ class RedisMetrics:
         self._ledger_lag.set_function(lag)
         self._ledger_dropped = dropped
 
-    def directory(self, *, age: float) -> None:
-        """Set the age of the view of the directory, in seconds; called when the page is read."""
+    def directory(self, *, age: float, set_back: bool) -> None:
+        """Set the age of the view of the directory, in seconds, and whether Redis has an older one; called when the
+        page is read."""
         self._directory_age.set(age)
+        self._set_back.set(set_back)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from gateway.billing import ledger as ledger_module
 from gateway.billing.entry import (
     TENANTS_KEY,
     Group,
@@ -33,7 +34,10 @@ from gateway.billing.entry import (
 from gateway.billing.ledger import Ledger
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.config.settings import UsageSettings
+from gateway.storage.replicas import Replicas
 from tests.conftest import redis_server
+from tests.lost_writes import lose_since, remember
+from tests.redis_topologies import replicated
 
 pytestmark = pytest.mark.anyio
 
@@ -342,3 +346,46 @@ async def test_whatever_happens_every_turn_counts_once(redis_url: str, actions: 
             owed = sum((totals(one) for one in machine.expected.values()), Totals())
             for period in (DAY, hour_of(AT)):
                 assert sum((await counted(redis, period=period)).values(), Totals()) == owed
+
+
+class TestReplicas:
+    """A fail-over to a replica takes nothing from a bill that the ledger has promised to keep."""
+
+    async def test_what_no_replica_has_is_sent_again_before_what_comes_after_it(self, tmp_path: Path) -> None:
+        with replicated(sentinels=0) as servers:
+            primary, replica = servers.servers
+            async with Redis.from_url(f"redis://127.0.0.1:{primary.port}") as redis:
+                ledger = Ledger(redis, UsageSettings(), tmp_path, Replicas(1, 0.2))
+                ledger.close("1", entry(1))
+                await _flushed(ledger)
+                replica.kill()
+                before = await remember(redis)
+                ledger.close("2", entry(2))
+                await ledger.flush()
+                assert ledger.waiting
+                await lose_since(redis, before)  # as if the replica had become the primary
+                ledger.close("3", entry(3))
+                replica.start("--replicaof", f"127.0.0.1 {primary.port}")
+                await _flushed(ledger)
+                assert [one.turn for one in await entered(redis)] == [entry(number).turn for number in (1, 2, 3)]
+                await ledger.aclose()
+
+    async def test_without_any_replica_entries_are_forgotten_after_a_while(
+        self, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ledger_module, "CONFIRMATION", 0.05)
+        async with client(redis_url) as redis:
+            ledger = Ledger(redis, UsageSettings(), tmp_path, Replicas(1, 0.01))
+            ledger.close("1", entry(1))
+            await ledger.flush()
+            assert ledger.waiting
+            await _flushed(ledger)
+            assert len(await entered(redis)) == 1
+            await ledger.aclose()
+
+
+async def _flushed(ledger: Ledger) -> None:
+    async with asyncio.timeout(20):
+        while ledger.waiting:
+            await ledger.flush()
+            await asyncio.sleep(0.01)

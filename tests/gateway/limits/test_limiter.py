@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from gateway.config.settings import LimitSettings, Settings
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
@@ -20,6 +22,7 @@ from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
 from gateway.records.quota import Quota
 from tests.conftest import redis_server
+from tests.lost_writes import lose_since, remember
 
 pytestmark = pytest.mark.anyio
 
@@ -191,13 +194,49 @@ async def test_the_lease_is_renewed_in_the_background(redis: Redis, monkeypatch:
     leases = keys(tenant)[2]
     for _ in range(3):
         [(_, end)] = await redis.zrange(leases, 0, -1, withscores=True)
-        passed += 0.5 * LEASE
         await later(redis, tenant, 0.5 * LEASE)
+        passed += 0.5 * LEASE  # last: the lease is renewed once for it
         async with asyncio.timeout(30):
             while (await redis.zscore(leases, "long") or 0) < end:  # noqa: ASYNC110  Redis has no event
                 await asyncio.sleep(0.005)
     assert left(await limiter.read(tenant, STILL)) == 600
     await limiter.aclose()
+
+
+async def test_reservations_that_redis_has_lost_are_held_again(redis: Redis) -> None:
+    """As after a fail-over to a replica that lags: each is held once, and charged once."""
+    limiter, tenant = limiter_over(redis), new_tenant()
+    kept = await limiter.reserve(tenant, "kept", turn(100), STILL)
+    before = await remember(redis)
+    lost = await limiter.reserve(tenant, "lost", turn(300), STILL)
+    await lose_since(redis, before)
+    assert left(await limiter.read(tenant, STILL)) == 900
+    for _ in range(2):
+        await limiter.renew()
+        await limiter.catch_up()
+    assert left(await limiter.read(tenant, STILL)) == 600
+    await limiter.settle(lost, used(200))
+    await limiter.settle(kept, used(50))
+    assert left(await limiter.read(tenant, STILL)) == 750
+    await limiter.aclose()
+
+
+async def test_a_redis_that_was_away_is_asked_at_once_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server may answer by now: leases are renewed long before they would end."""
+    monkeypatch.setattr(limiter_module, "_CATCH_UP", 0.01)
+    server, tenant = redis_server(), new_tenant()
+    with server as url:
+        async with Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as redis:
+            limiter = limiter_over(redis)
+            await limiter.start()
+            await limiter.reserve(tenant, "lost", turn(300), STILL)
+            server.stop()
+            await limiter.read(tenant, STILL)
+            server.start()
+            async with asyncio.timeout(20):
+                while not await redis.zscore(keys(tenant)[2], "lost"):  # noqa: ASYNC110  Redis has no event
+                    await asyncio.sleep(0.01)
+            await limiter.aclose()
 
 
 async def test_open_sockets_are_counted_over_all_gateways(redis: Redis) -> None:

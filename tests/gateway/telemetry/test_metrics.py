@@ -158,7 +158,7 @@ def exercised() -> Metrics:
     metrics.limits.breaker("small-0", Circuit.HALF_OPEN)
     metrics.turns.safety_finding("email", "redact", "input")
     metrics.connections.shared(followed=1, feeds=1, unstored=1)
-    metrics.redis.directory(age=1.0)
+    metrics.redis.directory(age=1.0, set_back=False)
     metrics.redis.watch_ledger(lambda: 0.0, lambda: 0.0)
     metrics.background.failed("view")
     metrics.trials.canary_out("error")

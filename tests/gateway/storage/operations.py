@@ -1,0 +1,146 @@
+"""Everything that gateways ask of Redis, done once, where possible through the doors that clients use."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import openai
+from redis.asyncio import Redis
+
+from cache.inspection import holding
+from cache.questions.hints import IndexedHints
+from cache.questions.index import Hint
+from cache.questions.store import Check, SemanticStore
+from cache.semantic.entry import Thresholds
+from cache.semantic.monitor import Control
+from cache.semantic.profile import profile, seal
+from gateway.access.directory.store import Directory
+from gateway.access.identity import Principal
+from gateway.billing import report
+from gateway.pipeline.routing import canaries
+from gateway.records.directory import Key, Route, Target, Tenant, User
+from gateway.registration.job_state import RegistrationJob
+from gateway.safety.hook import Finding
+from gateway.safety.violations import Violation
+from gateway.storage import presence
+from tests.cache.questions.conftest import answer, responses, vector
+from tests.gateway.batches.use import begun, ended, line, results
+from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
+from tests.gateway.sockets import create
+
+PARTITION = ("demo", "p1")
+
+
+async def everything(one: Served, other: Served) -> None:
+    """`one` and `other` are gateways that share the Redis, with a small and a medium pool."""
+    redis = one.gateway.redis
+    await _turns(one, other)
+    await _conversations(one.client)
+    await _batches(one)
+    await _directory(one.gateway.directory)
+    await _canaries(one)
+    await _beside_turns(one, redis)
+    await _semantic(redis, one)
+    await _usage(one, redis)
+
+
+async def _turns(one: Served, other: Served) -> None:
+    """Stored, cached, continued, followed on the other gateway, and deleted."""
+    client = one.client.with_options(default_headers={"Idempotency-Key": "once"})
+    first = await client.responses.create(model="small", input="Hello", temperature=0, max_output_tokens=5)
+    again = await one.client.responses.create(model="small", input="Hello", temperature=0, max_output_tokens=5)
+    assert again.output_text == first.output_text
+    await eventually(lambda: one.gateway.turns.shared["unstored"] == 0)
+    assert (await other.client.responses.retrieve(first.id)).output_text == first.output_text
+    await other.client.responses.create(model="small", input="And?", previous_response_id=first.id, max_output_tokens=5)
+    async with one.connect() as socket, other.connect() as elsewhere:
+        await create(socket, max_output_tokens=200, ignore_eos=True)
+        id = (await receive(socket))["response"]["id"]
+        await send(elsewhere, type="response.resume", response_id=id, starting_after=-1)
+        own, followed = await asyncio.gather(until_end(lambda: receive(socket)), until_end(lambda: receive(elsewhere)))
+        assert text_of(own) == text_of(followed)
+    await one.client.responses.delete(first.id)
+
+
+async def _conversations(client: openai.AsyncOpenAI) -> None:
+    made = await client.conversations.create(items=[{"type": "message", "role": "user", "content": "Hi"}])
+    await client.responses.create(model="small", input="Again", conversation=made.id, max_output_tokens=5)
+    assert [item async for item in client.conversations.items.list(made.id)]
+    await client.conversations.update(made.id, metadata={"a": "b"})
+    await client.conversations.delete(made.id)
+
+
+async def _batches(served: Served) -> None:
+    batch = await ended(served.client, await begun(served.client, [line("a"), line("b")]))
+    assert batch.output_file_id
+    assert (await results(served.client, batch.output_file_id)).keys() == {"a", "b"}
+    await served.client.files.delete(batch.output_file_id)
+    assert [each async for each in served.client.batches.list()]
+
+
+async def _directory(directory: Directory) -> None:
+    await directory.write(Tenant(name="acme"), actor="test")
+    await directory.write(User(id="user_1", tenant="acme", subject="anna"), actor="test")
+    await directory.write(Key(id="key_1", tenant="acme", digest="1" * 64, user="user_1"), actor="test")
+    assert (await directory.page(Key, tenant="acme")).records
+    for kind, name in ((Key, "key_1"), (User, "user_1"), (Tenant, "acme")):
+        await directory.delete(kind, name, actor="test")
+    verifier, problem = await directory.audit.verify()
+    assert problem is None and verifier.entries >= 6
+
+
+async def _canaries(served: Served) -> None:
+    targets = [Target(model="tiny-small", weight=50), Target(model="tiny-medium", weight=50)]
+    route = await served.gateway.directory.write(Route(name="chat", targets=targets), actor="test")
+    await eventually(lambda: served.gateway.view.route("chat") is not None)
+    await served.client.responses.create(model="chat", input="Hello", max_output_tokens=3)
+    await served.gateway.canaries.flush()
+    assert sum(each.turns + each.stable_turns for each in (await canaries.read(served.gateway.redis, route)).standings)
+
+
+async def _beside_turns(served: Served, redis: Redis) -> None:
+    """Tickets, jobs, findings, decisions, feedback, statistics, heartbeats."""
+    gateway = served.gateway
+    [key] = gateway.settings.tenants[0].keys
+    principal = Principal("demo", key.id)
+    ticket = await gateway.tickets.issue(principal, None)
+    assert await gateway.tickets.redeem(ticket, None) == principal
+    job = RegistrationJob(id="job_1", kind="adapter.register", tenant="demo", adapter="a")
+    await gateway.jobs.create(job)
+    assert await gateway.jobs.get("job_1") and (await gateway.jobs.list(None, after="", limit=5)).jobs
+    gateway.violations.add(Violation(Finding("email", "flag", "input", "d"), "demo", "demo", "resp_1"))
+    await gateway.violations.flush()
+    gateway.decisions.think("demo", "resp_1", "up")
+    await gateway.decisions.flush()
+    await gateway.statistics.flush()
+    await gateway.response_cache.invalidate("demo", "tag")
+    await holding(redis, "demo", limit=10)
+    assert len(await presence.read(redis)) == 2
+
+
+async def _semantic(redis: Redis, served: Served) -> None:
+    secret = seal(profile("How high is Mont Blanc?"), b"secret")
+    cache = responses(redis)
+    store, hints = SemanticStore(redis), IndexedHints(redis, redis)
+    await answer(cache, "demo", "d1")
+    assert await store.admit(PARTITION, "q1", "d1", secret, vector(1)) == 0
+    await hints.prepare(PARTITION, len(vector(1)))
+    await hints.added(PARTITION, "q1", "d1", vector(1))
+    assert (await store.read(PARTITION, [Hint("q1", "d1", 0.99)])).candidates
+    learn: dict[str, Any] = {"delta": 0.02, "sigma": 1.0, "thresholds": Thresholds(), "control": Control()}
+    await store.record("demo", Check(answer="d1", correct=True, logit=1.0, propensity=0.1), **learn)
+    await hints.aclose()
+    await cache.remove("demo", "d1")
+
+
+async def _usage(served: Served, redis: Redis) -> None:
+    ledger = served.gateway.ledger
+    async with asyncio.timeout(20):
+        while ledger.waiting:
+            await ledger.flush()
+    hour = report.current_hour()
+    query = report.ReportQuery(by=("tenant",), since=hour - timedelta(hours=1), until=hour + timedelta(hours=1))
+    assert report.total(await report.report(redis, query)).turns >= 5
+    assert [day.problems async for day in report.verify(redis, query)] == [[]]

@@ -1,0 +1,87 @@
+"""Two gateways do everything that they ask of Redis on a cluster, over TLS, and with no more rights than documented."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+from tests.engine.test_tls import Authority
+from tests.gateway.conftest import EngineThread, Serve, eventually
+from tests.gateway.storage.operations import everything
+from tests.redis_topologies import Node, cluster, cluster_url, folder, free_port
+from tests.redis_topologies import eventually as until
+
+pytestmark = pytest.mark.anyio
+
+DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
+
+
+async def run(serve: Serve, engine: EngineThread, url: str) -> None:
+    engines = {"small": [engine.address], "medium": [engine.address]}
+    options: dict[str, Any] = {"redis_at": url, "redis_options": {"wait_replicas": 0}, "engines": engines}
+    async with serve(**options) as one, serve(**options) as other:
+        for served, its_peer in ((one, other), (other, one)):
+            await eventually(lambda s=served, p=its_peer: p.gateway.presence.id in s.gateway.presence.others)
+        await everything(one, other)
+
+
+def errors(node: Node, **options: Any) -> set[str]:
+    """Kinds of errors that a node has answered with."""
+    return {name.removeprefix("errorstat_") for name in node.ask("INFO", "errorstats", **options)}
+
+
+async def test_a_cluster_of_three_nodes(serve: Serve, engine: EngineThread, caplog: pytest.LogCaptureFixture) -> None:
+    with cluster() as nodes:
+        for node in nodes:
+            node.ask("CONFIG RESETSTAT")
+        await run(serve, engine, cluster_url(nodes))
+        assert not {"CROSSSLOT", "MOVED", "ASK"} & set().union(*(errors(node) for node in nodes))
+        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+        assert all(node.ask("DBSIZE") for node in nodes)
+
+
+def documented(role: str) -> list[str]:
+    """The rule that docs/operating.md gives for a role."""
+    found = re.search(rf"^ACL SETUSER {role} (.*?)$", DOCS.read_text("utf-8"), flags=re.MULTILINE)
+    assert found, role
+    return found[1].replace(">PASSWORD", ">p@ss/word").split()
+
+
+async def test_the_documented_rights_suffice(serve: Serve, engine: EngineThread) -> None:
+    with folder() as path:
+        node = Node(path / "server", free_port())
+        try:
+            node.start()
+            until(lambda: node.ask("PING"), "it answers")
+            node.ask("ACL SETUSER", "gateway", *documented("gateway"))
+            await run(serve, engine, f"redis://gateway:p%40ss%2Fword@127.0.0.1:{node.port}")
+            assert node.ask("ACL LOG") == []
+            login = {"username": "gateway", "password": "p@ss/word"}
+            for words in (("GET", "else"), ("FLUSHALL",), ("CONFIG SET", "save", ""), ("KEYS", "*"), ("SHUTDOWN",)):
+                with pytest.raises(NoPermissionError):
+                    node.ask(*words, **login)
+        finally:
+            node.kill()
+
+
+async def test_tls_with_certificates_of_both_sides(serve: Serve, engine: EngineThread, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    server, client = authority.issue("127.0.0.1"), authority.issue("gateway.internal")
+    with folder() as path:
+        port = free_port()
+        files = {"tls-cert-file": server.certificate, "tls-key-file": server.key, "tls-ca-cert-file": authority.file}
+        node = Node(path / "server", port, **{"tls-port": port, **files})
+        options = {"ssl": True, "ssl_ca_certs": authority.file}
+        options |= {"ssl_certfile": client.certificate, "ssl_keyfile": client.key}
+        try:
+            node.start()
+            until(lambda: node.ask("PING", **options), "it answers")
+            query = f"ssl_ca_certs={authority.file}&ssl_certfile={client.certificate}&ssl_keyfile={client.key}"
+            await run(serve, engine, f"rediss://127.0.0.1:{port}?{query}")
+        finally:
+            node.kill()
