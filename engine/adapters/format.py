@@ -8,7 +8,7 @@ that passes gets a manifest (`engine/adapters/manifest.py`), which engines work 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine.adapters.config import CONFIG, AdapterError, read_config
 from engine.adapters.manifest import BaseBias, LoraTarget, Manifest
 from engine.adapters.targets import EMBEDDING, HEAD, PREFIX, Expected, expected_tensors
 from engine.adapters.tensors import WEIGHTS, Tensor, all_finite, bits, read_header, same_values
+from engine.checkpoint.manifest import CHUNK_BYTES, Chunk, chunks
 from engine.checkpoint.opening import open_checkpoint
 from engine.checkpoint.source import ModelCheckpoint
 
@@ -53,10 +54,11 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
     version, weights_sha256 = digests(canonical, weights, progress=progress)
     content = (folder / CONFIG).read_bytes()
     return Manifest(
-        format=1,
+        format=2,
         version=version,
         config_sha256=hashlib.sha256(content).hexdigest(),
         weights_sha256=weights_sha256,
+        weights_chunks=tuple(chunk.digest() for chunk in chunks_of(weights)),
         size=len(content) + weights.stat().st_size,
         dtypes=tuple(sorted({header[key].dtype for key in expected.tensors})),
         max_rank=max(target.rank for target in expected.targets),
@@ -82,6 +84,11 @@ def digests(canonical: bytes, weights: Path, *, progress: Callable[[int], object
             if progress is not None:
                 progress(len(chunk))
     return version.hexdigest(), plain.hexdigest()
+
+
+def chunks_of(weights: Path) -> Iterator[Chunk]:
+    """Yield the chunks whose digests a manifest has."""
+    return chunks(weights, weights.stat().st_size, CHUNK_BYTES)
 
 
 def _check_tensors(header: Mapping[str, Tensor], expected: Expected) -> None:

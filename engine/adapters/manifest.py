@@ -14,6 +14,7 @@ The tensors' meaning is peft's:
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 import msgspec
@@ -66,11 +67,13 @@ class BaseBias(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """An adapter that passed the checks, and the base models for which it did."""
 
-    format: Literal[1]
+    format: Literal[2]
     version: str
     """Version as 64 hex digits: BLAKE2b over the config as canonical JSON and the weights' file."""
     config_sha256: str
     weights_sha256: str
+    weights_chunks: tuple[str, ...]
+    """BLAKE2b-256 of each 16 MiB of the weights' file, by which damage is located."""
     size: int
     """Total bytes of both files."""
     dtypes: tuple[str, ...]
@@ -80,3 +83,31 @@ class Manifest(msgspec.Struct, frozen=True):
     """Revisions (`ModelInfo.revision`) of the base models that the adapter was checked against."""
     targets: tuple[LoraTarget, ...]
     base_biases: tuple[BaseBias, ...] = ()
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    blake2b: str
+    """Digest of the manifest's bytes."""
+    manifest: msgspec.Raw
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the content of `manifest.json`: a manifest with its own digest."""
+    return _sealed(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Read `manifest.json`.
+
+    Raises:
+        ValueError: a byte of it is not as `encode_manifest` wrote it, or another version of Roundhouse wrote it.
+    """
+    manifest = bytes(msgspec.json.decode(content, type=_Sealed).manifest)
+    if content != _sealed(manifest):
+        raise ValueError("it is damaged")
+    return msgspec.json.decode(manifest, type=Manifest)
+
+
+def _sealed(manifest: bytes) -> bytes:
+    digest = hashlib.blake2b(manifest, digest_size=32, person=b"manifest").hexdigest()
+    return b'{"blake2b": "%b", "manifest": %b}\n' % (digest.encode(), manifest)

@@ -11,19 +11,21 @@ are all that an engine sees. See docs/adapters.md.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from engine.adapters.config import read_config
-from engine.adapters.format import CONFIG, MAX_WEIGHTS_BYTES, WEIGHTS, AdapterError, check_adapter, digests
+from engine.adapters.format import CONFIG, MAX_WEIGHTS_BYTES, WEIGHTS, AdapterError, check_adapter, chunks_of, digests
 from engine.adapters.gguf import as_folder
-from engine.adapters.manifest import Manifest
+from engine.adapters.manifest import Manifest, decode_manifest, encode_manifest
 from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
 from engine.adapters.tensors import read_header
 
@@ -88,6 +90,8 @@ class AdapterRegistry:
     def add(self, source: Path, base: Path, *, progress: Progress | None = None) -> Manifest:
         """Check an adapter, peft's folder or a GGUF file, against the base model `base`, and store it. Idempotent.
 
+        If it is stored already and was damaged since, it is replaced.
+
         Raises:
             AdapterError, CheckpointError: it cannot be served, and why; nothing was stored.
             RegistryError: the registry cannot be used.
@@ -102,10 +106,9 @@ class AdapterRegistry:
                 copy_file(folder / name, staged / name, progress)
             manifest = check_adapter(staged, base, progress=progress)
             with self._storage.lock():
-                known = self._manifest(manifest.version)
-                if known is not None:
+                if (known := self._intact(manifest.version)) is not None:
                     return self._add_base(known, manifest)
-                (staged / MANIFEST).write_bytes(_encode(manifest))
+                (staged / MANIFEST).write_bytes(encode_manifest(manifest))
                 self._storage.publish(staged, _object(manifest.version), (CONFIG, WEIGHTS, MANIFEST))
         return manifest
 
@@ -129,7 +132,7 @@ class AdapterRegistry:
         """
         manifest = self.manifest(version)
         return self._storage.local(
-            _object(version), (CONFIG, WEIGHTS, MANIFEST), lambda folder: _check_digest(folder, manifest)
+            _object(version), (CONFIG, WEIGHTS, MANIFEST), lambda folder: _check_files(folder, manifest)
         )
 
     def versions(self) -> dict[str, float]:
@@ -286,9 +289,23 @@ class AdapterRegistry:
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=Manifest)
-        except msgspec.DecodeError as error:
+            manifest = decode_manifest(content)
+            if manifest.version != version:
+                raise ValueError(f"it is that of {manifest.version}")
+            return manifest
+        except ValueError as error:
             raise RegistryError(f"{self.url}: {_object(version)}/{MANIFEST}: {error}; add the adapter again") from error
+
+    def _intact(self, version: str) -> Manifest | None:
+        """Return the manifest of a version that is stored; one that is damaged is deleted."""
+        try:
+            manifest = self._manifest(version)
+            if manifest is not None:
+                self.path(version)
+            return manifest
+        except (AdapterError, RegistryError):
+            self._storage.delete(_object(version))
+            return None
 
     def _add_base(self, known: Manifest, checked: Manifest) -> Manifest:
         """Record that a stored version fits one more base."""
@@ -296,7 +313,7 @@ class AdapterRegistry:
         if bases == known.bases:
             return known
         extended = msgspec.structs.replace(known, bases=bases)
-        self._storage.write(f"{_object(known.version)}/{MANIFEST}", _encode(extended))
+        self._storage.write(f"{_object(known.version)}/{MANIFEST}", encode_manifest(extended))
         return extended
 
 
@@ -314,16 +331,29 @@ def _object(version: str) -> str:
     return f"objects/{version}"
 
 
-def _encode(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-
-
-def _check_digest(folder: Path, manifest: Manifest) -> None:
+def _check_files(folder: Path, manifest: Manifest) -> None:
     """Raises: AdapterError: files are missing or others. Clients read it, so it names no folder."""
     try:
+        if hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest() != manifest.config_sha256:
+            raise AdapterError(f"{CONFIG} is damaged")
         _, canonical = read_config(folder / CONFIG)
-        same = digests(canonical, folder / WEIGHTS) == (manifest.version, manifest.weights_sha256)
-    except (AdapterError, FileNotFoundError):  # not, or only in part, copied here
-        same = False
-    if not same:
-        raise AdapterError(f"the files are not those of version {manifest.version}; add the adapter again")
+        if digests(canonical, folder / WEIGHTS) != (manifest.version, manifest.weights_sha256):
+            raise AdapterError(_damage(folder / WEIGHTS, manifest))
+    except FileNotFoundError as error:  # not, or only in part, copied here
+        raise _refused(f"{Path(error.filename).name} is missing", manifest) from error
+    except (AdapterError, OSError) as error:
+        raise _refused(getattr(error, "strerror", None) or str(error), manifest) from error
+
+
+def _damage(weights: Path, manifest: Manifest) -> str:
+    """Say which bytes are not those of a manifest."""
+    for chunk, digest in zip_longest(chunks_of(weights), manifest.weights_chunks):
+        if chunk is None:
+            return f"{WEIGHTS} was cut off"
+        if chunk.digest() != digest:
+            return f"{WEIGHTS} is damaged: bytes {chunk.begin:,} to {chunk.end - 1:,}"
+    return f"{MANIFEST} is wrong"
+
+
+def _refused(problem: str, manifest: Manifest) -> AdapterError:
+    return AdapterError(f"{problem} in version {manifest.version}; add the adapter again")

@@ -49,8 +49,8 @@ class Storage(Protocol):
         """Make a staged folder appear under a name that is not taken; the last of `files` makes it complete."""
 
     def local(self, name: str, files: Sequence[str], check: Callable[[Path], None]) -> Path:
-        """Return a local folder with these files; `check` raises unless they are the right ones. They are fetched and
-        checked only once."""
+        """Return a local folder with these files; `check` raises ValueError unless they are the right ones. They are
+        fetched and checked only once, and fetched again if they were damaged here."""
 
     def folders(self, name: str) -> dict[str, float]:
         """List the folders below a name, and when they were made, in seconds since the epoch."""
@@ -215,22 +215,30 @@ class ObjectStorage:
         target = self._cache / name
         if name in self._checked and target.is_dir():
             return target
-        if target.is_dir():
-            check(target)
-        else:
-            with self.staging() as folder:
-                with self._reaching():
-                    for file in files:
-                        self._files.get_file(self._path(f"{name}/{file}"), str(folder / file))
-                check(folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    folder.rename(target)
-                except OSError as error:
-                    if not target.is_dir():  # else another process was faster
-                        raise RegistryError(f"{target} cannot be written: {error.strerror}") from error
+        try:
+            present = target.is_dir()
+            if present:
+                check(target)
+        except ValueError:
+            shutil.rmtree(target)
+            present = False
+        if not present:
+            self._fetch(name, files, check, target)
         self._checked.add(name)
         return target
+
+    def _fetch(self, name: str, files: Sequence[str], check: Callable[[Path], None], target: Path) -> None:
+        with self.staging() as folder:
+            with self._reaching():
+                for file in files:
+                    self._files.get_file(self._path(f"{name}/{file}"), str(folder / file))
+            check(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if not target.is_dir():  # else another process was faster
+                    raise RegistryError(f"{target} cannot be written: {error.strerror}") from error
 
     def folders(self, name: str) -> dict[str, float]:
         with contextlib.suppress(FileNotFoundError), self._reaching():

@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import tempfile
 from pathlib import Path
 
 import msgspec
 
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.gguf.parts import parts_of
+from engine.checkpoint.manifest import manifest_path
 
-PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-"""Names of the files of a split model in GGUF: what is common to them, number and count."""
 _READ = 1 << 22
 """Bytes read at a time."""
 
@@ -88,23 +87,28 @@ def checkpoint_digest(path: Path, *, read: bool = False) -> str:
         read: read every byte, whatever is remembered.
     """
     of_file = read_digest if read else file_digest
-    part = PART.fullmatch(path.name)
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
-    elif part is not None and int(part[2]) == 1 < int(part[3]):
-        files = [path.with_name(f"{part[1]}-{number:05}-of-{part[3]}.gguf") for number in range(1, int(part[3]) + 1)]
-    else:
+    elif (files := parts_of(path)) == [path]:
         return of_file(path)
     listed = "".join(f"{of_file(each)}  {each.name}\n" for each in files)
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-def check_digest(path: Path, sha256: str, *, read: bool = False) -> None:
-    """
+def check_digest(path: Path, sha256: str, *, read: bool = False, manifest: bool = True) -> None:
+    """Check that a checkpoint has a digest.
+
+    Args:
+        read: read every byte, whatever is remembered.
+        manifest: whether the digest may be that of the checkpoint's manifest: then somebody has to `verify` it.
+
     Raises:
         CheckpointError: the checkpoint has another digest; the message gives both.
         OSError: it cannot be read.
     """
+    listing = manifest_path(path)
+    if manifest and listing.is_file() and read_digest(listing) == sha256:
+        return
     if (found := checkpoint_digest(path, read=read)) != sha256:
         raise CheckpointError(f"{path} has the sha256 {found}, not {sha256}: it was damaged or exchanged")
 

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from engine.adapters.registry import RegistryError
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.verification import Verification
 from engine.core import EngineCore
 from engine.execution.device_check import DeviceLost
 from engine.server.host import EngineServer
@@ -57,6 +59,7 @@ def main(**values: Any) -> None:
     try:
         options = EngineOptions(**values)
         tls = None if options.certificate is None else server_context(options.certificate)
+        verification = options.verification()
     except ValueError as error:
         _fail(str(error))
     _set_up_process(options)
@@ -64,15 +67,24 @@ def main(**values: Any) -> None:
     from engine.server.loaded_engine import LoadedEngine
 
     try:
-        engine = LoadedEngine(options)
+        with verification.explaining():
+            engine = LoadedEngine(options)
     except (ValueError, RegistryError) as error:
         _fail(str(error))
+
+    def prepare() -> None:
+        with verification.explaining():
+            engine.warm_up()
+        if options.verify == "strict":
+            verification.wait()
+
     # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_serve(EngineServer(engine.core, prepare=engine.warm_up), engine.core, options, tls))
-    except NotEnoughMemory as error:
+        server = EngineServer(engine.core, prepare=prepare)
+        asyncio.run(_serve(server, engine.core, options, tls, verification))
+    except (NotEnoughMemory, CheckpointError) as error:
         _fail(str(error))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {options.listen}: {error}")
@@ -98,7 +110,13 @@ def _set_up_process(options: EngineOptions) -> None:
         os.environ.setdefault(capacity, "512")
 
 
-async def _serve(server: EngineServer, core: EngineCore, options: EngineOptions, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    server: EngineServer,
+    core: EngineCore,
+    options: EngineOptions,
+    tls: ssl.SSLContext | None,
+    verification: Verification,
+) -> None:
     """Serve until a signal, a client's `Drain` or the core's failure, which is raised."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -109,25 +127,35 @@ async def _serve(server: EngineServer, core: EngineCore, options: EngineOptions,
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    watchdog = asyncio.create_task(_end_if_hung(server))  # to the very end, which waits for the last step
+    watchdogs = [asyncio.create_task(_end_if_hung(server))]  # to the very end, which waits for the last step
     try:
         async with server.listening(options.listen, tls) as address:
             loop.add_signal_handler(signal.SIGTERM, terminate)
             ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
             print(json.dumps(ready), flush=True)
+            watchdogs.append(asyncio.create_task(_end_if_damaged(verification)))
             ends = (stop.wait(), server.wait_drained(), server.wait_failed())
             waiting = {asyncio.create_task(end) for end in ends}
             _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 task.cancel()
     finally:
-        watchdog.cancel()
+        for watchdog in watchdogs:
+            watchdog.cancel()
+        verification.close()
 
 
 async def _end_if_hung(server: EngineServer) -> None:
     await server.wait_hung()
     faulthandler.dump_traceback()
     _give_up("a step takes far longer than predicted; where each thread is stands above", HUNG)
+
+
+async def _end_if_damaged(verification: Verification) -> None:
+    try:
+        await asyncio.to_thread(verification.wait)
+    except CheckpointError as error:
+        _give_up(str(error), CONFIGURATION_ERROR)
 
 
 def _give_up(reason: str, status: int) -> NoReturn:

@@ -77,7 +77,7 @@ class LoadedEngine:
         options = self._options
         registry = None if options.adapters is None else AdapterRegistry(options.adapters)
         if options.sha256 is not None:
-            check_digest(options.model, options.sha256)
+            check_digest(options.model, options.sha256, manifest=options.verify != "off")
         try:
             return ModelRunner(
                 options.model,

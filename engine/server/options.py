@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from engine.adapters.residency import ResidencyConfig
 from engine.cache.blocks import BLOCK_SIZE
+from engine.checkpoint.verification import Verification
 from engine.scheduling.config import SchedulerConfig
 from engine.tls import Certificate
 from engine.wire import PolicyName
@@ -41,10 +42,18 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[
         str | None,
         Meta(
-            description="SHA-256 that the checkpoint must have; another one is refused, see "
+            description="SHA-256 that the checkpoint, or its manifest, must have; another one is refused, see "
             "[models.md](models.md#digests).",
         ),
     ] = None
+    verify: Annotated[
+        Literal["strict", "background", "off"],
+        Meta(
+            description="Compare checkpoints that have a [manifest](models.md#manifests) with it while they load. "
+            "strict: no request is taken before every byte was compared; background: requests are taken, and the "
+            "engine ends when it finds damage. Those without a manifest are not compared."
+        ),
+    ] = "strict"
     name: Annotated[str | None, Meta(description="Name of the model for clients; default: the checkpoint's.")] = None
     listen: Annotated[
         str,
@@ -212,6 +221,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.tls_client_ca is None:
             return None
         return Certificate(str(self.tls_client_ca), str(self.tls_cert), str(self.tls_key))
+
+    def verification(self) -> Verification:
+        """Begin to compare the checkpoints with their manifests. Beside requests it takes one CPU at most.
+
+        Raises:
+            ValueError: a manifest cannot be read, or lists other files or sizes than its checkpoint has.
+        """
+        checkpoints = [path for path in (self.model, self.draft_model) if path is not None and self.verify != "off"]
+        return Verification(checkpoints, threads=self.cpu_threads if self.verify == "strict" else 1)
 
     def scheduler(self) -> SchedulerConfig:
         """

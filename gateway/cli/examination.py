@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from engine.adapters.registry import AdapterRegistry, RegistryError
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.manifest import manifest_path
 from engine.checkpoint.opening import open_checkpoint
 from engine.client.engine_client import EngineClient
 from gateway import __version__
@@ -193,7 +194,8 @@ def _model(pool: PoolSettings, store: ModelStore) -> CheckResult:
             "broken",
             "set pools.model to a folder in Hugging Face format or a GGUF file",
         )
-    digest = ", digest verified" if checkpoints.expected_digest(pool, store) else ""
+    verified = checkpoints.expected_digest(pool, store) or manifest_path(Path(pool.model)).exists()
+    digest = ", digest verified" if verified else ""
     return CheckResult(
         "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if size else "") + digest
     )

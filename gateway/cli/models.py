@@ -13,7 +13,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from engine.checkpoint.digests import checkpoint_digest, remember
+from engine.checkpoint.digests import checkpoint_digest, read_digest, remember
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.manifest import describe, manifest_path, read_manifest, write_manifest
+from engine.checkpoint.verification import verify as verify_manifest
 from gateway.cli.connection import config_option, json_option, load_settings
 from gateway.config.settings import Settings, SettingsError
 from gateway.models.catalogue import CatalogueModel, find
@@ -37,6 +40,8 @@ def models() -> None:
     Then serve it: `pull` prints the lines for roundhouse.toml.
     Read every byte of what was pulled:
         roundhouse models verify
+    Have engines compare a checkpoint of your own whenever they load it:
+        roundhouse models digest /models/llama-8b
     """
 
 
@@ -207,7 +212,7 @@ def pull(
     click.echo(f'[[pools]]\ntier = "{tier}"\nname = "{model.name}"\nmodel = "{path}"\nsha256 = "{model.sha256}"')
 
 
-class Verification(msgspec.Struct, frozen=True):
+class CheckedModel(msgspec.Struct, frozen=True):
     """What reading a model showed."""
 
     name: str
@@ -217,6 +222,8 @@ class Verification(msgspec.Struct, frozen=True):
     damaged: list[tuple[int, int]]
     """Start and end of the parts that have changed, where digests of parts are known."""
     problem: str | None
+    manifest: bool = False
+    """Whether it is a file or folder with a manifest, which was compared."""
 
 
 @models.command("verify")
@@ -226,8 +233,9 @@ class Verification(msgspec.Struct, frozen=True):
 def verify(config: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of models and compare the digests: of those named, or of all in the store.
 
-    For the PATH of any file or folder it prints the digest, which `sha256` of a pool takes. Exit status 1: a model is
-    not what it was. Then `roundhouse models pull NAME` fetches the damaged parts again.
+    For the PATH of any file or folder it prints the digest, which `sha256` of a pool takes, and compares its manifest,
+    if there is one. Exit status 1: a model is not what it was. Then `roundhouse models pull NAME` fetches the damaged
+    parts again.
 
     \b
     Examples:
@@ -243,32 +251,36 @@ def verify(config: str | None, names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     for each in [] if as_json else found:
-        click.echo(
-            f"{each.sha256 or '-':64}  {each.name}: {each.problem or 'as it was pulled' if each.expected else ''}"
-        )
+        good = "as it was pulled" if each.expected else "as its manifest says" if each.manifest else ""
+        click.echo(f"{each.sha256 or '-':64}  {each.name}: {each.problem or good}")
     if not found and not as_json:
         click.echo("the store is empty; see: roundhouse models list")
     if any(each.problem for each in found):
         raise SystemExit(1)
 
 
-def _verified(store: ModelStore, name: str) -> Verification:
+def _verified(store: ModelStore, name: str) -> CheckedModel:
     model = None if "/" in name else store.model(name)
     path = Path(name) if model is None else store.path(model)
     if model is None:
         if not path.exists():
             raise ModelStoreError(f"{name} is no model of the store and no file or folder; see: roundhouse models list")
-        return Verification(name, checkpoint_digest(path, read=True), None, [], None)
+        problem, manifest = None, manifest_path(path).exists()
+        try:
+            verify_manifest(path)
+        except CheckpointError as error:
+            problem = str(error)
+        return CheckedModel(name, checkpoint_digest(path, read=True), None, [], problem, manifest)
     mend = f"mend it: roundhouse models pull {model.source}"
     if not path.exists():
-        return Verification(name, "", model.sha256, [], f"its file is missing; {mend}")
+        return CheckedModel(name, "", model.sha256, [], f"its file is missing; {mend}")
     digest = checkpoint_digest(path, read=True)
     if digest == model.sha256:
         remember(path, digest)
-        return Verification(name, digest, model.sha256, [], None)
+        return CheckedModel(name, digest, model.sha256, [], None)
     parts = _damaged(store, model)
     which = f" in {len(parts)} of its parts ({sum(end - start for start, end in parts):,} bytes)" if parts else ""
-    return Verification(name, digest, model.sha256, parts, f"it is damaged{which}; {mend}")
+    return CheckedModel(name, digest, model.sha256, parts, f"it is damaged{which}; {mend}")
 
 
 def _damaged(store: ModelStore, model: StoredModel) -> list[tuple[int, int]]:
@@ -277,6 +289,49 @@ def _damaged(store: ModelStore, model: StoredModel) -> list[tuple[int, int]]:
         return []
     with ChunkedFile(blob, model.bytes, read_only=True) as file:
         return list(file.damaged())
+
+
+class Digested(msgspec.Struct, frozen=True):
+    """What `digest` wrote or compared."""
+
+    manifest: str
+    sha256: str
+    """Digest of the manifest, which `sha256` of a pool takes."""
+    files: int
+    bytes: int
+
+
+@models.command("digest")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--replace", is_flag=True, help="Write the manifest anew, although the checkpoint is not what it says.")
+@json_option
+def digest(path: Path, replace: bool, as_json: bool) -> None:
+    """Write the manifest of the checkpoint at PATH: sizes of its files, and digests of their chunks.
+
+    Engines compare a checkpoint that has one whenever they load it: they refuse damage, and name file and bytes.
+    `pull` writes the manifests of the store's models. Where there is one already, it is compared. The digest that is
+    printed is that of the manifest; a pool that has it as `sha256` serves what the manifest says and nothing else.
+
+    \b
+    Examples:
+      roundhouse models digest /models/llama-8b
+      roundhouse models digest --replace /models/llama-8b
+    """
+    try:
+        if replace or not manifest_path(path).exists():
+            write_manifest(path, describe(path))
+        else:
+            verify_manifest(path)
+        manifest = read_manifest(path)
+    except (CheckpointError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    assert manifest is not None
+    file, size = manifest_path(path), sum(each.size for each in manifest.files.values())
+    written = Digested(str(file), read_digest(file), len(manifest.files), size)
+    if as_json:
+        click.echo(msgspec.json.encode(written).decode())
+    else:
+        click.echo(f"{written.sha256}  {file}: {written.files} files, {size / _MB:,.0f} MB")
 
 
 @models.command("rm")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.verification import verify
 from engine.text.processor import TextProcessor
 from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.models.catalogue import CatalogueModel
@@ -62,11 +63,12 @@ def unusable(settings: Settings) -> dict[Tier, SettingsError]:
 def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = False) -> None:
     """
     Args:
-        read: read every byte of a checkpoint that must have a digest, also if it has not changed since it was read.
+        read: read every byte of a checkpoint that must have a digest, also if it has not changed since it was read,
+            and of one that has a manifest.
 
     Raises:
         SettingsError: a checkpoint has another digest than it must have, or lacks a file, or has one that cannot be
-            used; the message names both and the remedy.
+            used; the message names it and the remedy.
     """
     for pool in pools:
         _check_digest(pool, store, read)
@@ -80,10 +82,12 @@ def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = Fals
 
 
 def _check_digest(pool: PoolSettings, store: ModelStore, read: bool) -> None:
-    if (expected := expected_digest(pool, store)) is None:
-        return
+    path, expected = Path(pool.model), expected_digest(pool, store)
     try:
-        check_digest(Path(pool.model), expected, read=read)
+        if read:
+            verify(path)
+        if expected is not None:
+            check_digest(path, expected, read=read, manifest=pool.verify != "off")
     except (CheckpointError, OSError) as error:
         stored = store.holding(Path(pool.model))
         remedy = f"mend it: roundhouse models pull {stored.source}" if stored else "correct pools.model or pools.sha256"

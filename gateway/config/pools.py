@@ -28,6 +28,13 @@ class PoolSettings(Section, frozen=True):
             "store has the one that it was pulled with.",
         ),
     ] = None
+    verify: Annotated[
+        Literal["strict", "background", "off"],
+        Meta(
+            description="When an engine that `serve` starts compares the checkpoint with its manifest, if it has one: "
+            "before the first request, beside requests, or never. See [models.md](models.md#manifests)."
+        ),
+    ] = "strict"
     engines: Annotated[
         list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
     ] = []

@@ -14,8 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-CHUNK = 1 << 24
-"""Bytes of a chunk; the last one may have fewer."""
+from engine.checkpoint.manifest import CHUNK_BYTES, CheckpointManifest, FileDigests
+
+CHUNK = CHUNK_BYTES
+"""Bytes of a chunk, so that its digest can stand in a manifest; the last one may have fewer."""
 _DIGEST = 32
 _UNKNOWN = bytes(_DIGEST)
 
@@ -81,6 +83,12 @@ class ChunkedFile:
             if self._recorded(start) != _UNKNOWN and self._good(start) is None:
                 yield self._range(start // self._chunk)
             start += self._chunk
+
+    def manifest(self, name: str) -> CheckpointManifest:
+        """Return the manifest of a file that is whole, for checkpoints that consist of it and call it `name`."""
+        assert self.size is not None
+        digests = [self._recorded(start).hex() for start in range(0, self.size, self._chunk)]
+        return CheckpointManifest(1, self._chunk, {name: FileDigests(self.size, digests)})
 
     def _range(self, index: int) -> tuple[int, int]:
         start = index * self._chunk

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from engine.checkpoint.digests import file_digest
+from engine.checkpoint.digests import file_digest, read_digest
 from gateway.models.chunks import ChunkedFile
 from gateway.models.sources.source import ByteSource, SourceError, SourceInterrupted
 from gateway.models.store import ModelStore, ModelStoreError, StoredModel
@@ -76,7 +76,7 @@ def _fetch(store: ModelStore, target: PullTarget, progress: PullProgress) -> str
         identity = target.openers[0](store.folder, progress.fetching).identity
     with store.claimed(identity or target.source, lambda: progress.say("waiting for another pull of it")) as partial:
         if target.sha256 is not None and store.blob(target.sha256).exists():
-            if file_digest(store.blob(target.sha256)) == target.sha256:
+            if read_digest(store.blob(target.sha256)) == target.sha256:  # a failing disk changes no times
                 return target.sha256
             progress.say(f"{target.name} is damaged; what is damaged is fetched again")
             store.reopen(target.sha256, partial)

@@ -2,7 +2,7 @@
 
     blobs/sha256-<digest>          a file, by its contents; beside it the digests of its chunks
     models/<name>/<file>           the same file by hard link: what `model` of a pool names
-    models/<name>/model.json       what is known about it
+    models/<name>/model.json       what is known about it; beside it the file's manifest
     partial/<key>                  a file that is being fetched, or was until something ended that
 
 Files appear under `blobs` and `models` by renaming or linking, so that they are whole or not there.
@@ -23,8 +23,9 @@ from pathlib import Path
 import msgspec
 
 from engine.checkpoint.digests import remember
+from engine.checkpoint.manifest import CheckpointManifest, describe, write_manifest
 from gateway.models.catalogue import CatalogueModel, FileName, Sha256
-from gateway.models.chunks import sidecar
+from gateway.models.chunks import ChunkedFile, sidecar
 
 
 class ModelStoreError(Exception):
@@ -114,7 +115,7 @@ class ModelStore:
             _link(path, blob)
 
     def add(self, model: StoredModel) -> Path:
-        """Name a blob, and return the path by which it is used.
+        """Name a blob, and return the path by which it is used. A manifest is written beside it.
 
         Raises:
             ModelStoreError: another model has the name.
@@ -129,6 +130,7 @@ class ModelStore:
             record, path = self._record(model.name), self.path(model)
             record.parent.mkdir(parents=True, exist_ok=True)
             _link(self.blob(model.sha256), path)
+            write_manifest(path, self._manifest(model))
             unfinished = record.with_suffix(".new")
             unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(model)))
             unfinished.replace(record)
@@ -181,6 +183,15 @@ class ModelStore:
         """Return the bytes that are free where the store is or will be."""
         there = next(each for each in (self.folder, *self.folder.absolute().parents) if each.exists())
         return shutil.disk_usage(there).free
+
+    def _manifest(self, model: StoredModel) -> CheckpointManifest:
+        """Return the manifest of a model's file: of digests that it was fetched with, or else of what is read."""
+        blob = self.blob(model.sha256)
+        if sidecar(blob).exists():
+            with ChunkedFile(blob, model.bytes, read_only=True) as file:
+                return file.manifest(model.file)
+        manifest = describe(blob)
+        return msgspec.structs.replace(manifest, files={model.file: manifest.files[blob.name]})
 
     def _record(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):

@@ -27,6 +27,7 @@ def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]
     names = (
         "model",
         "sha256",
+        "verify",
         "name",
         "device",
         "dtype",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from engine.adapters.registry import AdapterRegistry
+from engine.adapters.registry import AdapterRegistry, RegistryError
 from engine.checkpoint.opening import open_checkpoint
 from gateway.config.settings import DEMO, PoolSettings, Settings
 from gateway.engines.adapters import registry_url
@@ -73,8 +73,16 @@ def register_adapters(settings: Settings, pools: Sequence[PoolSettings]) -> None
                 wanted = adapter.name not in given
             else:
                 free = known.model == pool.name or known.model not in served
-                wanted = free and revision not in registry.manifest(known.version).bases
+                wanted = free and revision not in _bases(registry, known.version)
             if wanted:
                 version = registry.add(adapter.folder, Path(pool.model)).version
                 registry.point(adapter.name, version, model=pool.name, description=adapter.description)
         marker.write_text("\n".join(sorted(given | {adapter.name for adapter in adapters})), "utf-8")
+
+
+def _bases(registry: AdapterRegistry, version: str) -> tuple[str, ...]:
+    """Return the base models of a version; none if its manifest is damaged, which adding it again mends."""
+    try:
+        return registry.manifest(version).bases
+    except RegistryError:
+        return ()

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from engine.checkpoint.config import ModelConfig
-from engine.checkpoint.digests import PART
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.config import architecture_of, stored_config
 from engine.checkpoint.gguf.metadata import GgufMetadata
 from engine.checkpoint.gguf.names import ROPE_TENSORS, checkpoint_names
+from engine.checkpoint.gguf.parts import PART, parts_of
 from engine.checkpoint.gguf.reader import GgufFile, TensorPlace
 from engine.checkpoint.gguf.types import Bytes
 from engine.checkpoint.gguf.vocabulary import Vocabulary
@@ -183,7 +183,7 @@ def _other_parts(path: Path, metadata: GgufMetadata) -> list[Path]:
         )
     if int(part[2]) != 1:
         raise CheckpointError(f"it is a part of a model; name the first one, {part[1]}-00001-of-{part[3]}.gguf")
-    return [path.with_name(f"{part[1]}-{number:05}-of-{part[3]}.gguf") for number in range(2, count + 1)]
+    return parts_of(path)[1:]
 
 
 def _places(files: list[GgufFile]) -> dict[str, tuple[GgufFile, TensorPlace]]:

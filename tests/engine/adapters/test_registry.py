@@ -6,14 +6,15 @@ import json
 import multiprocessing
 import shutil
 from pathlib import Path
+from random import Random
 
 import fsspec
 import msgspec
 import pytest
 
-from engine.adapters import storage
+from engine.adapters import format, storage
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
-from engine.adapters.registry import AdapterError, AdapterRegistry, NameTaken, Pointer, RegistryError
+from engine.adapters.registry import MANIFEST, AdapterError, AdapterRegistry, NameTaken, Pointer, RegistryError
 from tests.engine.adapters.writers import add, point_names
 from tests.engine.conftest import Checkpoint
 
@@ -91,32 +92,83 @@ def test_a_bad_file_never_gets_in(registry: AdapterRegistry, adapter: Path, base
     assert registry.versions() == {}
 
 
-@pytest.mark.parametrize("damage", ["a bit of the weights", "half of the weights", "no weights", "no config"])
-def test_damaged_files_are_not_handed_out(damage: str, tmp_path: Path, written: list[Path], base: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("half of the weights", r"adapter_model\.safetensors (is damaged: bytes 0 to [\d,]+|was cut off)"),
+        ("more weights", r"adapter_model\.safetensors is damaged: bytes 0 to [\d,]+"),
+        ("no weights", r"adapter_model\.safetensors is missing"),
+        ("no config", r"adapter_config\.json is missing"),
+        ("a space more in the config", r"adapter_config\.json is damaged"),
+    ],
+)
+def test_damaged_files_are_not_handed_out_until_the_adapter_is_added_again(
+    damage: str, said: str, tmp_path: Path, written: list[Path], base: Path
+) -> None:
     """Clients are told so, and not where on the server they are."""
     version = AdapterRegistry(str(tmp_path)).add(written[0], base).version
     folder = tmp_path / "objects" / version
-    content = bytearray((folder / WEIGHTS).read_bytes())
+    content = (folder / WEIGHTS).read_bytes()
     match damage:
-        case "a bit of the weights":
-            content[-1] ^= 1
-            (folder / WEIGHTS).write_bytes(content)
         case "half of the weights":
             (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+        case "more weights":
+            (folder / WEIGHTS).write_bytes(content + b"more")
+        case "a space more in the config":
+            (folder / CONFIG).write_bytes((folder / CONFIG).read_bytes() + b" ")
         case _:
             (folder / (WEIGHTS if damage == "no weights" else CONFIG)).unlink()
-    with pytest.raises(AdapterError, match=r"^the files are not those of version") as caught:
+    with pytest.raises(AdapterError, match=f"^{said} in version {version}; add the adapter again$") as caught:
         AdapterRegistry(str(tmp_path)).path(version)
     assert str(tmp_path) not in str(caught.value)
+    assert AdapterRegistry(str(tmp_path)).add(written[0], base).version == version
+    assert AdapterRegistry(str(tmp_path)).path(version) == folder
 
 
-def test_a_fetched_file_is_checked_before_it_is_used(tmp_path: Path, written: list[Path], base: Path) -> None:
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS, MANIFEST])
+def test_one_changed_byte_anywhere_is_refused_by_name_and_place(
+    name: str, tmp_path: Path, written: list[Path], base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(format, "CHUNK_BYTES", 4096)
+    version = AdapterRegistry(str(tmp_path)).add(written[0], base).version
+    file = tmp_path / "objects" / version / name
+    content, random = file.read_bytes(), Random(name)
+    for at in random.sample(range(len(content)), 50):
+        damaged = bytearray(content)
+        damaged[at] ^= random.randrange(1, 256)
+        file.write_bytes(damaged)
+        with pytest.raises((AdapterError, RegistryError)) as caught:
+            AdapterRegistry(str(tmp_path)).path(version)
+        assert name in str(caught.value) and "add the adapter again" in str(caught.value)
+        begin = at // 4096 * 4096
+        assert name != WEIGHTS or f"bytes {begin:,} to {min(begin + 4096, len(content)) - 1:,}" in str(caught.value)
+
+
+def test_files_of_another_adapter_are_refused_though_its_manifest_came_with_them(
+    tmp_path: Path, written: list[Path], base: Path
+) -> None:
+    registry = AdapterRegistry(str(tmp_path))
+    versions = [registry.add(folder, base).version for folder in written[:2]]
+    folders = [tmp_path / "objects" / version for version in versions]
+    shutil.rmtree(folders[0])
+    shutil.copytree(folders[1], folders[0])
+    with pytest.raises(RegistryError, match=r"manifest\.json"):
+        AdapterRegistry(str(tmp_path)).path(versions[0])
+
+
+def test_a_fetched_file_is_checked_before_it_is_used_and_fetched_again_when_it_was_damaged(
+    tmp_path: Path, written: list[Path], base: Path
+) -> None:
     url = f"memory://{tmp_path.name}"
     version = AdapterRegistry(url, cache=tmp_path / "one").add(written[0], base).version
+    cached = AdapterRegistry(url, cache=tmp_path / "one").path(version) / WEIGHTS
+    content = cached.read_bytes()
+    cached.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert (AdapterRegistry(url, cache=tmp_path / "one").path(version) / WEIGHTS).read_bytes() == content
     files = fsspec.filesystem("memory")
     path = f"/{tmp_path.name}/objects/{version}/{WEIGHTS}"
     files.pipe_file(path, files.cat_file(path)[:-1] + b"\x00\x00")
-    with pytest.raises(AdapterError, match="not those of version"):
+    with pytest.raises(AdapterError, match="is damaged: bytes 0 to"):
         AdapterRegistry(url, cache=tmp_path / "two").path(version)
     assert not (tmp_path / "two" / "objects").exists()
 

@@ -12,6 +12,7 @@ import pytest
 from engine.checkpoint import digests
 from engine.checkpoint.digests import check_digest, checkpoint_digest, file_digest
 from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.manifest import describe, write_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +120,18 @@ def test_another_digest_is_an_error_that_gives_both(file: Path) -> None:
     check_digest(file, found)
     with pytest.raises(CheckpointError, match=f"has the sha256 {found}, not {'0' * 64}"):
         check_digest(file, "0" * 64)
+
+
+def test_the_digest_of_the_manifest_stands_for_the_checkpoint(file: Path) -> None:
+    """Where somebody compares the checkpoint with it."""
+    listing = write_manifest(file, describe(file))
+    check_digest(file, file_digest(listing))
+    with pytest.raises(CheckpointError, match="has the sha256"):
+        check_digest(file, file_digest(listing), manifest=False)
+    check_digest(file, file_digest(file))
+    listing.write_bytes(listing.read_bytes() + b"\n")
+    with pytest.raises(CheckpointError, match="has the sha256"):
+        check_digest(file, hashlib.sha256(listing.read_bytes()[:-1]).hexdigest())
 
 
 def test_all_bytes_are_read_where_that_is_asked_for(file: Path, reads: list[Path]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine.checkpoint.files import revision_digest, served_revision
+from engine.checkpoint.manifest import describe, write_manifest
 from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, HUNG, main
@@ -122,6 +123,7 @@ async def test_it_stretches_a_context_under_a_revision_of_its_own(checkpoint: Ch
 async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: Checkpoint, tmp_path: Path) -> None:
     directory = checkpoint("llama", vocab_size=512)
     file = write_gguf(tmp_path / "tiny.gguf", directory)
+    write_manifest(file, describe(file))
     drafting = ["--speculate", "draft", "--draft-model", str(file)]
     async with engine_process("--model", str(file), *drafting) as process:
         ready = await readiness(process)
@@ -132,6 +134,21 @@ async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: 
             async with client.generate(prompt, GREEDY) as generation:
                 tokens = [token async for delta in generation for token in delta.token_ids]
             assert tokens == oracle_greedy(directory, prompt, 8)
+
+
+@pytest.mark.parametrize("verify", ["strict", "background"])
+async def test_a_changed_byte_ends_it_with_file_and_place(checkpoint: Checkpoint, tmp_path: Path, verify: str) -> None:
+    """In a header, where loading fails for another reason, before it takes requests; in weights also after that."""
+    file = write_gguf(tmp_path / "tiny.gguf", checkpoint("llama", vocab_size=512))
+    write_manifest(file, describe(file))
+    content = bytearray(file.read_bytes())
+    content[8 if verify == "strict" else -1] ^= 1
+    file.write_bytes(content)
+    async with engine_process("--model", str(file), "--verify", verify) as process:
+        said, error = await process.communicate()
+        assert process.returncode == CONFIGURATION_ERROR
+        assert f"{file} is damaged or exchanged: bytes 0 to {len(content) - 1:,} are not those" in error.decode()
+        assert verify == "background" or not said
 
 
 async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:

@@ -160,6 +160,31 @@ def test_any_file_s_digest_is_printed_and_a_name_that_is_none_is_refused(
     assert "the store is empty" in CliRunner().invoke(main, ["models", "verify"]).output
 
 
+def test_a_manifest_is_written_compared_and_replaced_only_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_MODELS_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.gguf").write_bytes(b"weights")
+    written = json.loads(CliRunner().invoke(main, ["models", "digest", "mine.gguf", "--json"]).output)
+    listing = (tmp_path / "mine.gguf.manifest.json").read_bytes()
+    assert written == {
+        "manifest": "mine.gguf.manifest.json",
+        "sha256": hashlib.sha256(listing).hexdigest(),
+        "files": 1,
+        "bytes": 7,
+    }
+    assert "as its manifest says" in CliRunner().invoke(main, ["models", "verify", "./mine.gguf"]).output
+    (tmp_path / "mine.gguf").write_bytes(b"weighty")
+    for words in (["verify", "./mine.gguf"], ["digest", "mine.gguf"]):
+        refused = CliRunner().invoke(main, ["models", *words])
+        assert refused.exit_code == 1 and "mine.gguf is damaged or exchanged: bytes 0 to 6" in refused.output
+    assert (tmp_path / "mine.gguf.manifest.json").read_bytes() == listing
+    replaced = CliRunner().invoke(main, ["models", "digest", "--replace", "mine.gguf"])
+    assert replaced.exit_code == 0 and "mine.gguf.manifest.json: 1 files, 0 MB" in replaced.output
+    assert CliRunner().invoke(main, ["models", "digest", "mine.gguf"]).output == replaced.output
+
+
 def test_a_model_that_a_pool_serves_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_MODELS_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

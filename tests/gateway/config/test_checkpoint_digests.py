@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.checkpoint.digests import checkpoint_digest
+from engine.checkpoint.digests import checkpoint_digest, read_digest
+from engine.checkpoint.manifest import describe, write_manifest
 from gateway.config import checkpoints
 from gateway.config.model_store import ModelStoreSettings
 from gateway.config.settings import DEMO, PoolSettings, Settings, SettingsError
@@ -33,6 +34,23 @@ def test_a_folder_with_its_digest_is_served_and_a_changed_one_is_not(folder: Pat
         file.seek(-1, 2)
         file.write(b"\x7f")
     with pytest.raises(SettingsError, match=r"pools: tiny: model: .* has the sha256 .* correct pools\.model"):
+        checkpoints.check([pool], store)
+
+
+def test_a_checkpoint_is_compared_with_its_manifest_where_every_byte_is_read(folder: Path, tmp_path: Path) -> None:
+    """At a start that is left to the engine, unless `sha256` is the manifest's and it was exchanged too."""
+    store = ModelStore(tmp_path / "store")
+    listing = write_manifest(folder, describe(folder))
+    pool = PoolSettings(tier="small", name="tiny", model=str(folder), sha256=read_digest(listing))
+    checkpoints.check([pool], store, read=True)
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    checkpoints.check([pool], store)
+    with pytest.raises(SettingsError, match=r"model\.safetensors is damaged or exchanged: bytes 0 to"):
+        checkpoints.check([pool], store, read=True)
+    write_manifest(folder, describe(folder))
+    with pytest.raises(SettingsError, match="has the sha256"):
         checkpoints.check([pool], store)
 
 

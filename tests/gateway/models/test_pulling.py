@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.checkpoint.manifest import read_manifest
+from engine.checkpoint.verification import verify
 from gateway.models import pulling
 from gateway.models.catalogue import catalogue
 from gateway.models.pulling import Unreachable, pull
@@ -74,6 +76,9 @@ def test_a_model_that_was_pulled_is_named_verified_and_not_fetched_again(
     assert pull(store, target(data, source), recorder) == model
     assert source.reads == [(0, len(data))]
     assert [path for path in (store.folder / "partial").iterdir() if path.suffix != ".lock"] == []
+    manifest = read_manifest(store.path(model))
+    assert manifest is not None and manifest.chunk_bytes == CHUNK
+    verify(store.path(model))
 
 
 def test_a_digest_that_differs_is_refused_and_nothing_is_kept(

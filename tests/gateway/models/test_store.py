@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.manifest import describe, read_manifest
+from engine.checkpoint.verification import verify
 from gateway.models.store import ModelStore, ModelStoreError, StoredModel, default_folder
 
 
@@ -30,6 +33,15 @@ def test_two_names_of_one_file_share_it_until_both_are_removed(store: ModelStore
     store.remove("two")
     assert store.models() == [] and not store.blob(two.sha256).exists()
     assert (tmp_path / "one.gguf").read_bytes() == b"weights"
+
+
+def test_a_model_has_a_manifest(store: ModelStore, tmp_path: Path) -> None:
+    model = added(store, tmp_path, "one")
+    verify(store.path(model))
+    assert read_manifest(store.path(model)) == describe(store.path(model))
+    store.path(model).write_bytes(b"weighty")
+    with pytest.raises(CheckpointError, match=r"one\.gguf is damaged"):
+        verify(store.path(model))
 
 
 def test_a_file_is_linked_and_never_copied(store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

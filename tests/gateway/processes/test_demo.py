@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.adapters.manifest import encode_manifest
 from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.files import revision_digest
 from gateway.config.settings import DEMO, AdapterSettings, PoolSettings, RedisSettings, Settings, demo_settings
@@ -62,13 +63,22 @@ def test_a_name_given_before_the_first_start_is_kept(settings: Settings) -> None
     assert sorted(registry.names()) == sorted(ADAPTERS)
 
 
+def test_one_whose_manifest_is_damaged_is_registered_again(settings: Settings, tmp_path: Path) -> None:
+    register_adapters(settings, settings.pools)
+    registry = registry_of(settings)
+    version = registry.resolve("pirate").version
+    (tmp_path / "adapters" / "objects" / version / "manifest.json").write_bytes(b"{}")
+    register_adapters(settings, settings.pools)
+    assert registry.path(registry.resolve("pirate").version).is_dir()
+
+
 def test_they_follow_a_demo_model_that_was_trained_anew(settings: Settings, tmp_path: Path) -> None:
     register_adapters(settings, settings.pools)
     registry = registry_of(settings)
     manifest = registry.manifest(registry.resolve("pirate").version)
     stale = msgspec.structs.replace(manifest, bases=("0" * 32,))
     path = tmp_path / "adapters" / "objects" / manifest.version / "manifest.json"
-    path.write_bytes(msgspec.json.encode(stale))
+    path.write_bytes(encode_manifest(stale))
     register_adapters(settings, settings.pools)
     assert revision_digest(DEMO / "model") in registry.manifest(registry.resolve("pirate").version).bases
 
@@ -93,7 +103,7 @@ def test_a_name_follows_when_other_models_are_served(settings: Settings) -> None
     registry.point("pirate", version, model="own")
     manifest = registry.manifest(version)
     path = Path(registry.url) / "objects" / version / "manifest.json"
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, bases=("0" * 32,))))
+    path.write_bytes(encode_manifest(msgspec.structs.replace(manifest, bases=("0" * 32,))))
     register_adapters(settings, settings.pools[:1])
     names = registry_of(settings).names()
     assert names["json"].model == "roundhouse-demo-2m"
