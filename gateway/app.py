@@ -255,7 +255,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
         directory=directory,
         jobs=jobs,
         registrar=registrar,
-        batches=BatchStore(reader, Seal(derive(secret, "batches")), settings.batches),
+        batches=BatchStore(reader, derive(secret, "batches"), settings.batches),
     )
     answers = LineAnswers(gateway)
     await starter.start(BatchWorker(presence.id, gateway.batches, answers, settings, metrics.batches))

@@ -19,14 +19,16 @@ from redis.asyncio import Redis
 from gateway.batches.files import DESCRIPTION, FILE_BYTES_KEY, FileStore, StoredFile, file_key
 from gateway.batches.state import BatchDocument, BatchProgress, BatchStatus
 from gateway.config.batches import BatchSettings
-from gateway.errors import RateLimited
+from gateway.errors import ApiError, RateLimited
 from gateway.protocol.stream import TokenUsage
+from gateway.turns.creations import Creations
 from gateway.turns.seal import BrokenSeal, Seal
 
 log = logging.getLogger("roundhouse.batches")
 
 BATCH_KEY = "rh1:batch:{{{tenant}}}:{id}"
 BATCH_INDEX_KEY = "rh1:batch-index:{{{tenant}}}"
+BATCH_ONCE_KEY = "rh1:batch-once:{{{tenant}}}:{digest}"
 QUEUE_KEY = "rh1:{batches}:queue"
 MOST = 1000
 """Most batches of a tenant that are listed; the oldest go first."""
@@ -42,6 +44,7 @@ redis.call('HSET', KEYS[1], 'doc', ARGV[2])
 return 1
 """
 _ADD = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 1 end
 local count = 0
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.sub(name, 1, #ARGV[2]) == ARGV[2] then count = count + 1 end
@@ -103,41 +106,60 @@ class BatchQueue:
 class BatchStore:
     """All batches, with their queue and files."""
 
-    def __init__(self, redis: Redis, seal: Seal, settings: BatchSettings) -> None:
+    def __init__(self, redis: Redis, secret: bytes, settings: BatchSettings) -> None:
         """Args: redis: a client with time enough for pieces of files."""
         self._redis = redis
-        self._seal = seal
+        self._seal = seal = Seal(secret)
+        self._creations = Creations(redis, secret, settings.ttl, BATCH_ONCE_KEY)
         self._ttl = settings.ttl
         self._swap = redis.register_script(_SWAP)
         self._record = redis.register_script(_script("result.lua"))
         self.files = FileStore(redis, seal, settings)
         self.queue = BatchQueue(redis, max_per_tenant=settings.max_unfinished_per_tenant)
 
-    async def create(self, batch: BatchDocument) -> None:
-        """Store and queue a new batch.
+    async def create(self, batch: BatchDocument, once: str | None = None) -> BatchDocument:
+        """Queue and store a new batch; return it, or the one that this idempotency key has made.
+
+        Args:
+            once: the key.
 
         Raises:
             RateLimited: the tenant has too many that have not ended.
-            Conflict: it has too many files, or bytes in files, for the results.
+            Conflict: it has too many files, or bytes in files, for the results; or the key was used for another batch.
+            InvalidRequest: the key cannot be one.
         """
+        if once is None:
+            await self._create(batch)
+            return batch
+        asked = (batch.endpoint, batch.input_file_id, batch.metadata, batch.output_seconds)
+        claim = self._creations.claim(batch.principal, once, asked)
+        existing = await self._creations.take(claim, batch.id)
+        if existing is None:
+            try:
+                await self._create(batch)
+            except ApiError:
+                await self._creations.release(claim, batch.id)
+                raise
+            return batch
+        if (found := await self.get(batch.principal.tenant, existing)) is not None:
+            return found
+        # Whoever was to make it is not done with it, or never will be.
+        await self._create(msgspec.structs.replace(batch, id=existing))
+        return await self.get(batch.principal.tenant, existing) or batch
+
+    async def _create(self, batch: BatchDocument) -> None:
+        """Queue a batch, then store it, so that none is stored that no gateway takes up; they wait for its document."""
         tenant = batch.principal.tenant
         await self.files.check_room(tenant)
+        await self.queue.add(tenant, batch.id)
         key, index = BATCH_KEY.format(tenant=tenant, id=batch.id), BATCH_INDEX_KEY.format(tenant=tenant)
         async with self._redis.pipeline(transaction=True) as pipeline:
-            pipeline.hset(key, "doc", self._sealed(batch))
+            pipeline.hsetnx(key, "doc", self._sealed(batch))
             pipeline.expire(key, self._ttl)
             pipeline.zadd(index, {batch.id: batch.created_at})
             pipeline.zremrangebyrank(index, 0, -MOST - 1)
             pipeline.expire(index, self._ttl)
             await pipeline.execute()
-        try:
-            await self.queue.add(tenant, batch.id)
-        except BaseException:
-            async with self._redis.pipeline(transaction=True) as pipeline:
-                pipeline.delete(key)
-                pipeline.zrem(index, batch.id)
-                await pipeline.execute()
-            raise
 
     async def get(self, tenant: str, id: str) -> BatchDocument | None:
         """Read a batch."""

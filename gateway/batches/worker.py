@@ -43,6 +43,8 @@ TICK = 1.0
 """Seconds between two calls that claim batches and renew leases."""
 LOOK = 1.0
 """Seconds between two looks whether a batch was cancelled or has expired, and between attempts without Redis."""
+STORING = 30.0
+"""Seconds that the document of a queued batch may take to be stored."""
 AFTER_A_FAULT = 30.0
 """Seconds until a batch goes on that a fault of ours has stopped."""
 
@@ -134,7 +136,7 @@ class _Run:
 
     async def run(self) -> None:
         """Do what is to be done, step by step, until the batch has ended."""
-        while (batch := await self._store.get(self._tenant, self.id)) is not None:
+        while (batch := await self._stored()) is not None:
             try:
                 match next_step(batch, time.time()):
                     case BatchStep.VALIDATE:
@@ -151,6 +153,15 @@ class _Run:
                 gone = LineError("file_not_found", f"the file {batch.input_file_id} is not there any more")
                 await self._end(batch, BatchStatus.FAILED, errors=(gone,))
         await self._store.queue.remove(self._tenant, self.id)
+
+    async def _stored(self) -> BatchDocument | None:
+        """Return the batch; None if it is gone, or whoever made it did not come to store it."""
+        deadline = time.monotonic() + STORING
+        while True:
+            batch = await self._store.get(self._tenant, self.id)
+            if batch is not None or time.monotonic() > deadline:
+                return batch
+            await asyncio.sleep(LOOK)
 
     async def _validate(self, batch: BatchDocument) -> None:
         check = FileCheck(batch.endpoint, self._worker.max_line)

@@ -65,7 +65,22 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = None
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
-    kv_tokens: Annotated[Positive, Meta(description="Tokens that the KV cache of its engine holds.")] = 32_768
+    kv_tokens: Annotated[
+        Positive,
+        Meta(
+            description="Tokens that the KV cache of its engine holds. A request may have what `adapter_share` leaves "
+            "of it: half, unless that is changed."
+        ),
+    ] = 32_768
+    adapter_share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            lt=1,
+            description="Largest part of the KV cache that adapters may hold; no request may be longer than the rest. "
+            "Lower it for a model with few adapters, or none.",
+        ),
+    ] = 0.5
     kv_host_bytes: Annotated[
         int,
         Meta(

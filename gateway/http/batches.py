@@ -53,7 +53,7 @@ async def create(request: Request) -> Response:
         output_seconds=asked.output_expires_after.seconds if asked.output_expires_after else None,
     )
     with unavailable_without_redis("batches cannot be stored"):
-        await gateway.batches.create(batch)
+        batch = await gateway.batches.create(batch, request.headers.get("idempotency-key"))
     return JsonResponse(batch.shown())
 
 

@@ -17,7 +17,7 @@ from gateway.engines.arrival import ArrivalState
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.fetch import FetchReport
 from gateway.processes.demo import register_adapters
-from gateway.processes.engines import EngineProcesses, Say
+from gateway.processes.engines import EngineProcesses, Say, bounded_context
 from gateway.processes.fetching import FetchFailed, fetch
 from gateway.services import Gateway
 from router.route import ComingTier
@@ -157,5 +157,6 @@ class ArrivedPools:
         connected = asyncio.ensure_future(engine.client.wait_connected())
         await asyncio.wait([running, connected], return_when=asyncio.FIRST_COMPLETED)
         if connected.done():
-            self._say(f"  the {pool.tier} tier answers")
+            for line in (f"  the {pool.tier} tier answers", *bounded_context(added)):
+                self._say(line)
         connected.cancel()

@@ -36,6 +36,7 @@ def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]
         "yarn_factor",
         "threads",
         "kv_tokens",
+        "adapter_share",
         "kv_host_bytes",
     )
     more = ("max_running", "step_tokens", "policy", "speculate", "draft_model")

@@ -11,6 +11,7 @@ import msgspec
 from gateway.config import checkpoints
 from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.adapters import registry_url
+from gateway.engines.pools import Pool
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import engine_address, engine_command
 
@@ -21,6 +22,17 @@ class Say(Protocol):
     """Prints a message to the operator, one line at a time."""
 
     def __call__(self, line: str) -> None: ...
+
+
+def bounded_context(pool: Pool) -> list[str]:
+    """Say that a tier takes shorter requests than its model could, if that is so."""
+    context = max(engine.context for engine in pool.engines)
+    if context >= pool.text.context:
+        return []
+    return [
+        f"  the {pool.tier} tier takes {context:,} tokens a request, its model could take {pool.text.context:,}: "
+        "kv_tokens and adapter_share say how many (docs/configuration.md)"
+    ]
 
 
 class EngineProcesses:

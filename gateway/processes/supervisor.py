@@ -13,6 +13,7 @@ import logging
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 
@@ -33,7 +34,7 @@ from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import embedder_address, embedder_command, engine_address
 from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
-from gateway.processes.engines import EngineProcesses, Say
+from gateway.processes.engines import EngineProcesses, Say, bounded_context
 from gateway.processes.extras import missing
 from gateway.server import GatewayServer, listen, url
 from gateway.storage.connect import embedded_url, redis_url
@@ -274,14 +275,17 @@ async def _announce(address: str, say: Say, began: float, app: Starlette, engine
         # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of service or
         # still comes is not waited for.
         if serves and all(pool.tier in engines.out for pool in app.state.gateway.engines.away):
+            for line in chain.from_iterable(map(bounded_context, app.state.gateway.engines.pools)):
+                say(line)
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
             if not app.state.gateway.view.tenants():
                 say(f"  nobody may send requests yet: {NO_TENANTS}")
             return
         if problems != said and monotonic() - began > 5:
-            said = problems
+            said, out = problems, app.state.gateway.arrivals.problems(unusable=True)
             for each in problems:
-                say(f"  waiting: {each}")
+                if each not in out:
+                    say(f"  waiting: {each}")
 
 
 def _readiness(address: str) -> tuple[bool, list[str]]:

@@ -1,7 +1,8 @@
-"""Idempotent create: the same key with the same body is the same turn, from whichever gateway it is asked for.
+"""Idempotent create: the same key with the same body is the same turn or batch, from whichever gateway it is asked for.
 
 A key belongs to the caller that sent it. Redis keeps a digest of the key and a keyed digest of the body; without Redis
-a key works within one gateway. What is kept ends with the response: a key whose response is no longer kept starts anew.
+a key works within one gateway. What is kept ends with what was created: a key whose response is no longer kept starts
+anew.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from redis.exceptions import RedisError
 
 from gateway.access.identity import Principal
 from gateway.errors import Conflict, InvalidRequest
-from gateway.protocol.requests import TurnRequest
 
 log = logging.getLogger("roundhouse.turns")
 
@@ -48,10 +48,11 @@ class Claim(Struct, frozen=True):
 
 
 class Creations:
-    """Remembers which turn each idempotency key created."""
+    """Remembers what each idempotency key created."""
 
-    def __init__(self, redis: Redis, secret: bytes, ttl: float) -> None:
-        """Args: ttl: seconds that a key is remembered."""
+    def __init__(self, redis: Redis, secret: bytes, ttl: float, redis_key: str = CLAIM_KEY) -> None:
+        """Args: ttl: seconds that a key is remembered; redis_key: template of the keys in Redis."""
+        self._redis_key = redis_key
         self._claim = redis.register_script(_CLAIM)
         self._release = redis.register_script(_RELEASE)
         self._secret = secret[:64]
@@ -59,7 +60,7 @@ class Creations:
         self._local: OrderedDict[str, str] = OrderedDict()
         """Claims that this gateway knows, for when Redis does not answer."""
 
-    def claim(self, principal: Principal, key: str, request: TurnRequest) -> Claim:
+    def claim(self, principal: Principal, key: str, request: object) -> Claim:
         """Make the claim of an idempotency key.
 
         Raises:
@@ -73,12 +74,12 @@ class Creations:
         digest = hashlib.blake2b(whose, digest_size=16, key=self._secret).hexdigest()
         body = msgspec.msgpack.encode(request, order="deterministic")
         return Claim(
-            CLAIM_KEY.format(tenant=principal.tenant, digest=digest),
+            self._redis_key.format(tenant=principal.tenant, digest=digest),
             hashlib.blake2b(body, digest_size=16, key=self._secret).hexdigest(),
         )
 
     async def take(self, claim: Claim, id: str) -> str | None:
-        """Bind the key to turn `id`; return the id of another turn if the key is bound to that already.
+        """Bind the key to `id`; return another id if the key is bound to that already.
 
         Raises:
             Conflict: it was used with another body.
@@ -109,7 +110,7 @@ class Creations:
         return existing
 
     async def release(self, claim: Claim, id: str) -> None:
-        """Forget the key if it is bound to turn `id`, which was refused or is no longer kept."""
+        """Forget the key if it is bound to `id`, which was refused or is no longer kept."""
         mine = f"{claim.body} {id}"
         if self._local.get(claim.name) == mine:
             del self._local[claim.name]

@@ -51,6 +51,7 @@ class Installation:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.port)],
                 stdout=subprocess.PIPE,
+                bufsize=0,  # a line in a buffer of ours is none that `select` sees
                 stderr=log,
                 env={
                     **clean,
@@ -60,7 +61,6 @@ class Installation:
                     "ROUNDHOUSE_EMBEDDER_ENABLED": "false",
                     **environment,
                 },
-                text=True,
             )
 
     @property
@@ -86,7 +86,7 @@ class Installation:
         output, deadline = "", time.monotonic() + DEADLINE
         while what not in output:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            line = self.process.stdout.readline() if readable else ""
+            line = self.process.stdout.readline().decode() if readable else ""
             if not line:
                 raise AssertionError(f"it never said {what!r}:\n{output}\n{self.log.read_text()}")
             output += line

@@ -67,4 +67,4 @@ def embeds(client: openai.OpenAI) -> bool:
 
 def _line(running: Installation) -> str:
     assert running.process.stdout
-    return running.process.stdout.readline()
+    return running.process.stdout.readline().decode()

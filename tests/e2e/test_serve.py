@@ -93,17 +93,20 @@ def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_p
 
 
 def test_a_tier_whose_checkpoint_is_damaged_at_the_start_is_out_and_the_others_are_served(tmp_path: Path) -> None:
-    """Damaged so that not even its tokenizer can be read; its own name is refused with the reason."""
+    """Damaged so that not even its tokenizer can be read; its own name is refused with the reason. The other tier has a
+    cache for less than its model's context, which the terminal says too."""
     folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "large"))
     (folder / "tokenizer.json").write_bytes(b"{")
     damaged = f'\n[[pools]]\ntier = "large"\nname = "own"\nmodel = "{folder}"\n'
-    running = Installation(tiers=["small"], tables=damaged)
+    good = f'\n[[pools]]\ntier = "small"\nname = "good"\nmodel = "{demo_settings().pools[0].model}"\nkv_tokens = 1024\n'
+    running = Installation(tiers=[], tables=good + damaged)
     try:
         said = running.wait_ready()
+        assert "the small tier takes 512 tokens a request, its model could take 2,048" in said
         assert "the large tier is out of service, the others answer for it: pools: own: model:" in said
         assert not running.pids("engine-large")
         with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
-            assert client.responses.create(model="large", input="hello").model == "roundhouse-demo-2m"
+            assert client.responses.create(model="large", input="hello").model == "good"
             with pytest.raises(openai.InternalServerError, match="'own' is out of service: its checkpoint cannot be"):
                 client.responses.create(model="own", input="hello")
         with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:

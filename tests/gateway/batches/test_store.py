@@ -16,9 +16,8 @@ from gateway.batches.files import new_id
 from gateway.batches.state import BatchDocument, BatchProgress, BatchStatus
 from gateway.batches.store import BATCH_KEY, QUEUE_KEY, BatchStore
 from gateway.config.batches import BatchSettings
-from gateway.errors import RateLimited
+from gateway.errors import Conflict, RateLimited
 from gateway.protocol.stream import TokenUsage
-from gateway.turns.seal import Seal
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.anyio
 async def store(redis_url: str, **settings: int) -> AsyncIterator[tuple[BatchStore, Redis]]:
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()
-        yield BatchStore(redis, Seal(b"secret"), BatchSettings(**settings)), redis
+        yield BatchStore(redis, b"secret", BatchSettings(**settings)), redis
 
 
 def made(tenant: str = "acme", **fields: Any) -> BatchDocument:
@@ -76,6 +75,45 @@ class TestDocuments:
             assert await batches.page("acme", newest[1].id, 3) == (newest[2:], False)
             assert await batches.page("acme", "batch_x", 3) is None
             assert await batches.page("other", None, 3) == ([], False)
+
+
+class TestOnce:
+    """Idempotency keys."""
+
+    async def test_the_same_request_makes_one_batch(self, redis_url: str) -> None:
+        """Also at the same time; another caller's key is another one."""
+        async with store(redis_url) as (batches, redis):
+            made_now = [batches.create(made(created_at=number), "key") for number in range(4)]
+            found = {batch.id for batch in await asyncio.gather(*made_now)}
+            assert len(found) == len(await redis.hkeys(QUEUE_KEY)) == 1
+            assert (await batches.create(made(), "other")).id not in found
+            assert (await batches.create(made("acme2"), "key")).id not in found
+            with pytest.raises(Conflict) as caught:
+                await batches.create(made(endpoint="/v1/embeddings"), "key")
+            assert caught.value.code == "idempotency_key_reused"
+
+    async def test_one_that_was_refused_may_be_tried_again(self, redis_url: str) -> None:
+        async with store(redis_url, max_unfinished_per_tenant=1) as (batches, _):
+            first = await batches.create(made())
+            with pytest.raises(RateLimited):
+                await batches.create(made(), "key")
+            await batches.queue.remove("acme", first.id)
+            again = made()
+            assert await batches.create(again, "key") == again
+
+    async def test_one_that_was_cut_off_is_made_by_the_next_attempt(
+        self, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with store(redis_url) as (batches, redis):
+            first = made()
+            with monkeypatch.context() as patch:
+                patch.setattr(redis, "pipeline", lambda **_: 1 / 0)  # after it was queued
+                with pytest.raises(ZeroDivisionError):
+                    await batches.create(first, "key")
+            assert [name.decode() for name in await redis.hkeys(QUEUE_KEY)] == [f"acme/{first.id}"]
+            again = await batches.create(made(), "key")
+            assert again.id == first.id and await batches.get("acme", first.id) == again
+            assert len(await redis.hkeys(QUEUE_KEY)) == 1
 
 
 class TestResults:

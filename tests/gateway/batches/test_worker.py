@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from engine.wire import Generate
-from gateway.batches import state
-from gateway.batches.files import FILE_KEY
+from gateway.access.identity import Principal
+from gateway.batches import state, worker
+from gateway.batches.files import FILE_KEY, new_id
+from gateway.batches.state import BatchDocument
+from gateway.batches.store import QUEUE_KEY
 from gateway.config.batches import BatchSettings
 from gateway.config.settings import EmbedderSettings, PriceSettings
 from gateway.records.directory import Key, Tenant
 from tests.embedder import EmbedderProcess
 from tests.gateway.access.identity.test_connections import new_caller
-from tests.gateway.batches.use import begun, ended, line, results
+from tests.gateway.batches.use import begun, ended, jsonl, line, results, uploaded
 from tests.gateway.conftest import Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 
@@ -340,6 +344,29 @@ class TestEnds:
 
 class TestLoss:
     """What is lost is made again."""
+
+    async def test_a_queued_batch_is_waited_for_until_it_is_stored(
+        self, serve: Serve, frames: FrameEngine, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For a while: whoever was to store it may have been killed."""
+        async with serve(engines={"small": [frames.address]}) as served:
+            store = served.gateway.batches
+            file = await uploaded(served.client, jsonl([line("a")]))
+            made = BatchDocument(
+                id=new_id("batch_"),
+                principal=Principal("demo", "demo"),
+                endpoint="/v1/chat/completions",
+                input_file_id=file.id,
+                created_at=int(time.time()),
+            )
+            await store.queue.add("demo", made.id)
+            await asyncio.sleep(0.2)
+            await store.create(made)
+            assert (await ended(served.client, Batch.model_validate(made.shown()))).status == "completed"
+            monkeypatch.setattr(worker, "STORING", 0.1)
+            await store.queue.add("demo", new_id("batch_"))
+            with synchronous.Redis.from_url(redis_url) as client:
+                await eventually(lambda: not client.hlen(QUEUE_KEY))
 
     async def test_results_that_redis_dropped_are_made_again(
         self, serve: Serve, frames: FrameEngine, redis_url: str

@@ -17,9 +17,11 @@ def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:
 
 
 def test_an_engine_is_told_of_its_memory(tmp_path: Path) -> None:
-    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), kv_tokens=4096, kv_host_bytes=1 << 30)
+    pool = PoolSettings(
+        tier="large", name="l", model=str(tmp_path), kv_tokens=4096, kv_host_bytes=1 << 30, adapter_share=0.1
+    )
     told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
-    assert (told["kv_tokens"], told["kv_host_bytes"]) == (4096, 1 << 30)
+    assert (told["kv_tokens"], told["kv_host_bytes"], told["adapter_share"]) == (4096, 1 << 30, 0.1)
 
 
 def test_an_engine_is_told_what_becomes_of_its_weights(tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ async def test_every_key_that_is_written_is_documented_and_bounded(serve: Serve,
         await served.client.conversations.create(items=[{"role": "user", "content": TEXT}])
         await served.client.post("/tickets", cast_to=object, body={}, options={"headers": {"Origin": served.url}})
         speaker.engine.gate.clear()
-        await begun(served.client, [line("a"), line("b")])
+        await begun(served.client, [line("a"), line("b")], extra_headers={"Idempotency-Key": "once"})
         running = ask(served, request("something else"))
         await said(running, TEXT)
         wanted = {"rh1:resp:", "rh1:flight:", "rh1:epochs:", "rh1:stat:", "rh1:usage:", "rh1:turn:", "rh1:limit:"}
         wanted |= {"rh1:file:", "rh1:file-bytes:", "rh1:batch:", "rh1:batch-index:", "rh1:{batches}:"}
-        wanted |= {"rh1:conversation:", "rh1:conversation-index:", "rh1:conversation-bytes:"}
+        wanted |= {"rh1:conversation:", "rh1:conversation-index:", "rh1:conversation-bytes:", "rh1:batch-once:"}
         found: list[str] = []
 
         async def read() -> bool:
