@@ -122,7 +122,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _write(self) -> None:
         self._held = 0
-        if output := self.conn.data_to_send():
+        output = self.conn.data_to_send()
+        if output and not self.transport.is_closing():  # a client may have gone meanwhile: uvloop would raise
             self.transport.write(b"".join(output))
 
 

@@ -39,10 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes["Random faults"] = uvloop.run(chaos(plan, _say))
     if arguments.turns:
         outcomes["A rolling update of everything"] = uvloop.run(rolling_update(plan, arguments.turns, _say))
-    parts = [f"## {name}\n\n{report.summary(outcome)}\n\n{report.table(outcome)}" for name, outcome in outcomes.items()]
-    print("\n\n".join(parts))
+    print(report.page(outcomes))
     if arguments.write:
-        report.write(parts)
+        report.write(outcomes)
     problems = [problem for outcome in outcomes.values() for problem in outcome.problems]
     for problem in problems[:_SHOWN]:
         print(f"WRONG: {problem}")

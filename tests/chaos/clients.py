@@ -23,11 +23,11 @@ SILENCE = 8.0
 """Seconds without an event after which a client gives a connection up and comes back."""
 DEADLINE = 180.0
 """Seconds after which a turn has failed, whatever the reason."""
-LATER = frozenset({"unavailable", "overloaded", "draining", "rate_limit_exceeded"})
+LATER = frozenset({"unavailable", "overloaded", "draining", "rate_limit_exceeded", "told"})
 """Codes of refusals after which a client asks again."""
 _CONNECT = 5.0
-_MOST_PATIENCE = 1.0
-"""Most seconds that a client waits after a refusal, whatever the server says."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+"""Bounds of the seconds after which a client opens a lost connection again; longer after each that follows."""
 
 
 class RefusedError(Exception):
@@ -60,18 +60,21 @@ class Client(ABC):
         record = TurnRecord(self.name, self.tenant, case, monotonic())
         self.turns.append(record)
         answer, key = Answer(record), f"{self.name}-{len(self.turns)}"
+        lost = 0
         while record.ended is None:
+            before = answer.last
             try:
                 await self._attempt(answer, key, self._random.choice(self._urls))
             except RefusedError as refused:
                 if refused.code in LATER:
                     record.refusals.append((monotonic(), refused.code))
-                    await asyncio.sleep(min(refused.after, _MOST_PATIENCE) * self._random.uniform(0.5, 1.0))
+                    await asyncio.sleep(refused.after * self._random.uniform(1.0, 1.5))
                 else:
                     record.fail(refused.code, monotonic())
             except _LOST:
                 record.interruptions += 1
-                await asyncio.sleep(self._random.uniform(0.05, 0.3))
+                lost = 0 if answer.last > before else lost + 1
+                await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**lost) * self._random.uniform(0.5, 1.0))
             finally:
                 self._cut = None
             if record.ended is None and monotonic() > record.began + DEADLINE:
@@ -207,6 +210,8 @@ class TerminalClient(Client):
             await chat.ask(record.case.body["input"], write)
             record.ending, record.ended = "shown", monotonic()
         except ChatError as error:
+            if not record.text:  # it may have been refused: whoever sits there asks again
+                raise RefusedError("told", 2.0) from error
             record.fail(f"told: {error}", monotonic())
         finally:
             await chat.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from gateway.billing.entry import LedgerEntry
 from gateway.turns.ids import gateway_of
@@ -42,27 +43,34 @@ def wrong(turn: TurnRecord, whole: Whole) -> list[str]:
     return found
 
 
-def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> str | None:
-    """Return why docs/failures.md lets this turn fail, or None if it does not."""
+class Excuse(NamedTuple):
+    """Why a turn may have failed, by docs/failures.md, and the kind of fault that is the reason."""
+
+    reason: str
+    kind: Kind | None = None
+
+
+def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
+    """Return why this turn may fail, or None if it may not."""
     ended = turn.ended or math.inf
     during = [fault for fault in faults if fault.touches(turn.began, ended, _SLACK)]
     if turn.failure == "engine_failed":
         lost = [fault for fault in during if fault.kind in LOSES_ENGINE]
-        return "three engines lost" if len(lost) >= _ENGINES_LOST else None
-    if turn.failure in _GIVEN_UP:
-        gateways = {gateway_of(id) for id in turn.ids}
-        for fault in during:
-            if fault.kind is Kind.GATEWAY_KILLED and fault.gateway in gateways:
-                return "its gateway was killed"
-            if _silenced(fault) and (
-                fault.gateway in gateways or fault.kind in (Kind.REDIS_KILLED, Kind.REDIS_STOPPED)
-            ):
-                return "its gateway counted as dead"
-        return None
+        return Excuse("three engines lost", lost[-1].kind) if len(lost) >= _ENGINES_LOST else None
     if turn.failure == "insufficient_quota":
-        return "its budget was spent" if turn.tenant == "poor" else None
-    if turn.failure.startswith("told: "):
-        return "a terminal asks once" if during else None
+        return Excuse("its budget is spent") if turn.tenant == "poor" else None
+    gone = turn.failure in _GIVEN_UP or turn.failure.startswith("told: ")
+    return next((found for fault in during if (found := _gone(turn, fault))), None) if gone else None
+
+
+def _gone(turn: TurnRecord, fault: Injected) -> Excuse | None:
+    """Return the excuse if the fault took the turn's gateway away, or seemed to."""
+    gateways = {gateway_of(id) for id in turn.ids}
+    its_own = fault.gateway in gateways or not gateways  # a terminal does not tell where it was
+    if fault.kind is Kind.GATEWAY_KILLED and its_own:
+        return Excuse("its gateway was killed", fault.kind)
+    if _silenced(fault) and (its_own or fault.kind in (Kind.REDIS_KILLED, Kind.REDIS_STOPPED)):
+        return Excuse("its gateway counted as dead", fault.kind)
     return None
 
 

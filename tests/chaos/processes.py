@@ -118,6 +118,7 @@ class EngineProcess(ServerProcess):
         shutil.copytree(model, self.model)
         self._digest = checkpoint_digest(self.model)
         self._registry = registry
+        self._speculate = "ngram" if index else "off"  # which changes no answer
 
     async def start(self) -> None:
         """Start it, and return when it is ready.
@@ -135,6 +136,7 @@ class EngineProcess(ServerProcess):
             "kv-tokens": 65536,
             "adapters": self._registry,
             "drain-timeout": 1.0,
+            "speculate": self._speculate,
             "log-level": "warning",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

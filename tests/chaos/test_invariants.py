@@ -75,6 +75,12 @@ def test_a_turn_may_be_lost_with_its_own_gateway_only(code: str) -> None:
     assert excuse(failed, [injected(Kind.GATEWAY_STOPPED, seconds=0.5)]) is None
 
 
+def test_a_terminal_s_answer_may_break_off_with_a_gateway() -> None:
+    failed = turn(failure="told: gone", ids=[])
+    assert excuse(failed, [injected(Kind.GATEWAY_KILLED)]) == ("its gateway was killed", Kind.GATEWAY_KILLED)
+    assert excuse(failed, [injected(Kind.ENGINE_KILLED)]) is None
+
+
 def test_nothing_else_is_excused() -> None:
     everything = [injected(kind) for kind in Kind]
     assert excuse(turn(failure="never ended"), everything) is None

@@ -1,0 +1,41 @@
+"""The protocol on uvloop, as gateways run it: other loops forgive what uvloop does not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from gateway.ws.uvicorn_protocol import WebSocketProtocol
+from tests.gateway.conftest import Serve, receive, send
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+async def test_a_client_that_goes_before_something_is_written_is_no_fault(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    sending = WebSocketProtocol.send
+
+    async def lose_and_send(self: WebSocketProtocol, message: Any) -> None:
+        if message["type"] == "websocket.send":
+            self.transport.abort()
+        await sending(self, message)
+
+    async with serve() as served:
+        monkeypatch.setattr(WebSocketProtocol, "send", lose_and_send)
+        async with served.connect() as socket:
+            await send(socket, type="response.create", model="small", input="hello")
+            with pytest.raises(ConnectionClosed):
+                await receive(socket)
+        await served.settle()
+    assert faults == []
