@@ -42,7 +42,7 @@ logger = logging.getLogger("roundhouse.engines")
 MAX_REASON = 500
 """Most characters passed on of an engine's complaint about a grammar."""
 MAX_MOVES = 2
-"""Most engines that may take up one answer after the first one: a request that ends every engine must end, too."""
+"""Most engines that one answer may lose and go on elsewhere: a request that ends every engine must end, too."""
 _PAUSE = 1.0
 """Seconds after which an engine that had no room is asked again, if it does not say."""
 
@@ -146,6 +146,8 @@ class _Answer:
         self._flight: InFlightRequest
         self._model = asked.engine.client.info
         """What the answer began with: an engine that is started again may serve something else."""
+        self._lost = 0
+        """Number of engines that were lost with it, other than by going away as they should."""
         self._said = 0
         """Tokens of the answer when it was moved last."""
         self._until = 0.0
@@ -214,9 +216,10 @@ class _Answer:
         if isinstance(failure, EngineOverloaded) and self.moves and said == self._said:
             self.moves -= 1  # it has not taken the answer up
             self._full[lost] = now + (_PAUSE if failure.retry_after is None else failure.retry_after)
-        elif self.moves == MAX_MOVES:
-            return False
         else:
+            self._lost += not (isinstance(failure, EngineGone) and failure.leaving)
+            if self._lost > MAX_MOVES:
+                return False
             self._until = now + self._asked.move_timeout
         if _blames(failure):
             lost.failed()

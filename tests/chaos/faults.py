@@ -80,7 +80,7 @@ _SELDOM = 6
 _PAUSE = (0.1, 0.8)
 """Bounds of the seconds between the end of a fault and the beginning of the next one in its lane."""
 
-LOSES_ENGINE = frozenset(LANES[0]) - {Kind.ENGINE_SLOW}
+LOSES_ENGINE = frozenset(LANES[0]) - {Kind.ENGINE_SLOW, Kind.ENGINE_DRAINED}
 """Kinds that can cost running answers their engine, or at least stop its tokens."""
 REDIS_AWAY = frozenset(LANES[2]) - {Kind.CLOCK_JUMPED}
 """Kinds during which some gateway has to do without Redis."""

@@ -13,6 +13,8 @@ from tests.chaos.invariants import gaps, quantile
 from tests.chaos.run import Outcome
 
 PAGE = Path(__file__).parents[2] / "bench" / "results" / "chaos.md"
+_MOVES = LOSES_ENGINE - {Kind.ENGINE_STOPPED} | {Kind.ENGINE_DRAINED}
+"""Kinds after which another engine goes on with the harmed one's answers."""
 HUNG_AIM = 6.0
 """Seconds in which a hung core should be noticed."""
 _PREFACE = """\
@@ -73,7 +75,7 @@ def _line(kind: Kind, faults: list[Injected], outcome: Outcome) -> str:
     begun = [fault.began for fault in faults]
     under_way = sum(turn.began <= at <= (turn.ended or math.inf) for turn in outcome.turns for at in begun)
     failed = Counter(f"{turn.failure} ({why.reason})" for turn, why in outcome.excused if why.kind is kind)
-    moved = str(len(caught)) if kind in LOSES_ENGINE and kind is not Kind.ENGINE_STOPPED else ""
+    moved = str(len(caught)) if kind in _MOVES else ""
     p50, p99 = (f"{quantile(caught, share):.2f}" if caught else "" for share in (0.5, 0.99))
     return f"| {kind} | {len(faults)} | {under_way} | {moved} | {_counts(failed)} | {p50} | {p99} |"
 
