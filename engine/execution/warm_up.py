@@ -9,6 +9,7 @@ taken up only as the engine runs (KV, adapters and prefixes on the host, recorde
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ def warm_up(
             "adapters in host memory": 0 if runners[0].bank is None else residency.host_bytes,
         }
         check_room(available + sum(runner.kv_bytes_taken for runner in on_host), needed)
+    _give_back()
     return seconds
 
 
@@ -176,6 +178,12 @@ def _row(
     request = Request(f"warm-up {number}", [0] * (start + count), sampling, arrival=0.0, adapter=adapter)
     request.block_table = list(range(blocks_of(start + count + len(draft))))
     return Row(request, start, count, sample=True, draft=draft)
+
+
+def _give_back() -> None:
+    """Return to the system what was freed: malloc would keep it, and many engines never run such a step again."""
+    with contextlib.suppress(AttributeError):  # other C libraries than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident_bytes() -> int:

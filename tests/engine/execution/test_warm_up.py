@@ -94,6 +94,22 @@ def test_memory_that_a_step_cannot_have_is_named_with_what_to_lower(
         warm_up([runner], _CONFIG)
 
 
+def test_memory_that_only_the_largest_steps_need_is_given_back(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what malloc would keep, because something that stays lies behind it."""
+    stays: list[bytearray] = []
+
+    def dry_run(rows: Sequence[Row], *, layers: int | None = None) -> None:
+        blocks = [bytearray(100_000) for _ in range(2000)]
+        stays.append(blocks.pop())
+
+    monkeypatch.setattr(runner, "dry_run", dry_run)
+    before = module._resident_bytes()
+    warm_up([runner], _CONFIG)
+    assert module._resident_bytes() - before < 50_000_000
+
+
 def test_other_errors_are_not_taken_for_want_of_memory(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def dry_run(rows: Sequence[Row], *, layers: int | None = None) -> None:
         raise RuntimeError("a fault")
