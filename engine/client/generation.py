@@ -289,6 +289,15 @@ class Generation(AsyncIterator[Delta]):
 
     def _push(self, token: int, logprob: TokenIdLogprob | None) -> None:
         piece = self._detokenizer.push(token) if self._detokenizer else ""
+        if piece and not self._held and not self._stops.strings:
+            # The usual case: nothing is held back, and nothing can be.
+            self._decoded += len(piece)
+            self._shown += len(piece)
+            self._text.append(piece)
+            self._tokens.append(token)
+            if logprob is not None:
+                self._logprobs.append(logprob)
+            return
         self._held.append((self._decoded, self._decoded + len(piece), token, logprob))
         self._decoded += len(piece)
         # What has to be generated anyway (min_tokens) takes no part in a stop string.

@@ -9,10 +9,10 @@ exception, on garbage only: a run of byte-fallback tokens that is not UTF-8 lose
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
+from encodings import utf_8
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -110,7 +110,7 @@ class IncrementalDetokenizer:
     def __init__(self, pieces: TokenBytes, *, skip_special: bool = True, shown: Collection[int] = ()) -> None:
         self._pieces = pieces
         self._skip = pieces.special.difference(shown) if skip_special else frozenset[int]()
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._utf8 = utf_8.IncrementalDecoder(errors="replace")
         self._first = True
         self._strip = pieces.leading_spaces
 
@@ -120,7 +120,9 @@ class IncrementalDetokenizer:
             return ""
         piece = self._pieces(token, self._first)
         self._first = False
-        return self._stripped(self._utf8.decode(piece))
+        # The incremental decoder is written in Python, and most pieces need none.
+        text = piece.decode() if piece.isascii() and not self._utf8.buffer else self._utf8.decode(piece)
+        return self._stripped(text) if self._strip else text
 
     def flush(self) -> str:
         """Return the end of the text: bytes of an unfinished character become U+FFFD, as in any lossy decoding."""
@@ -146,24 +148,24 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise ValueError("stop: an empty stop string would match everywhere; remove it")
-        self._stops = tuple(stops)
+        self.strings = tuple(stops)
         self._held = ""
         self.matched: str | None = None
         """Stop string that ended the text, if one did."""
 
     def push(self, text: str) -> str:
         """Add `text`; return what can be shown now. Nothing more is returned once `matched` is set."""
-        if not self._stops:
+        if not self.strings:
             return text
         if self.matched is not None:
             return ""
         held = self._held + text
-        ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        ends = [(at + len(stop), -len(stop), stop) for stop in self.strings if (at := held.find(stop)) >= 0]
         if ends:
             end, length, self.matched = min(ends)
             self._held = ""
             return held[: end + length]
-        keep = max(map(len, (_longest_overlap(held, stop) for stop in self._stops)), default=0)
+        keep = max(map(len, (_longest_overlap(held, stop) for stop in self.strings)), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
