@@ -68,8 +68,9 @@ class CacheCounter:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._pending: dict[tuple[str, str], Counter[str]] = {}
-        self._writing: dict[tuple[str, str], Counter[str]] = {}
+        self._pending: dict[tuple[str, int], Counter[str]] = {}
+        """Sums by tenant and hour since 1970."""
+        self._writing: dict[tuple[str, int], Counter[str]] = {}
         """A batch that was sent and perhaps written: it is sent again under its number, which Redis takes once."""
         self._writer = secrets.token_hex(8)
         self._batch = 0
@@ -77,8 +78,11 @@ class CacheCounter:
 
     def add(self, tenant: str, counter: str, amount: int = 1) -> None:
         """Add to a counter. Never waits, never fails."""
-        hour = time.strftime("%Y%m%d%H", time.gmtime())
-        self._pending.setdefault((tenant, hour), Counter())[counter] += amount
+        place = tenant, int(time.time()) // 3600
+        counters = self._pending.get(place)
+        if counters is None:
+            counters = self._pending[place] = Counter()
+        counters[counter] += amount
 
     async def flush(self) -> None:
         """Write what was counted since the last flush. Never raises; what cannot be written waits for the next one."""
@@ -99,7 +103,7 @@ class CacheCounter:
     async def _write(self) -> None:
         by_tenant: dict[str, list[tuple[str, Counter[str]]]] = {}
         for (tenant, hour), counters in self._writing.items():
-            by_tenant.setdefault(tenant, []).append((statistics_key(tenant, hour), counters))
+            by_tenant.setdefault(tenant, []).append((statistics_key(tenant, _named(3600 * hour)), counters))
         async with self._redis.pipeline(transaction=False) as pipeline:
             for tenant, hours in by_tenant.items():
                 words: list[str | int] = [self._batch, RETENTION]
@@ -125,9 +129,14 @@ async def read(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> d
     for name in names:
         async with redis.pipeline(transaction=False) as pipeline:
             for hour in range(hours):
-                pipeline.hgetall(statistics_key(name, time.strftime("%Y%m%d%H", time.gmtime(now - 3600 * hour))))
+                pipeline.hgetall(statistics_key(name, _named(now - 3600 * hour)))
             total: Counter[str] = Counter()
             for fields in await pipeline.execute():
                 total.update({counter.decode(): int(amount) for counter, amount in fields.items()})
         sums[name] = total
     return sums
+
+
+def _named(seconds: float) -> str:
+    """Return the hour of a Unix time as keys name it."""
+    return time.strftime("%Y%m%d%H", time.gmtime(seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from importlib import resources
 
 from msgspec import Struct
@@ -28,9 +29,10 @@ class ScriptReply(Struct, frozen=True):
     """Counters of each subject, in the order of the arguments."""
 
 
-def keys(tenant: str) -> list[str]:
+@lru_cache(maxsize=10_000)
+def keys(tenant: str) -> tuple[str, ...]:
     """Return the keys of a tenant's limits; all are in one slot of a cluster."""
-    return [key.format(tenant=tenant) for key in (STATE_KEY, HELD_KEY, LEASES_KEY)]
+    return tuple(key.format(tenant=tenant) for key in (STATE_KEY, HELD_KEY, LEASES_KEY))
 
 
 def arguments(

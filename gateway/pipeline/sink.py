@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from engine.wire import TokenIdLogprob
 from gateway.errors import AnswerRedacted
@@ -13,22 +13,24 @@ from gateway.safety.answer import AnswerFilter
 from gateway.turns import Turn
 
 
-class AnswerSink(Protocol):
+class AnswerSink(ABC):
     """Takes one answer event by event, as an engine gives it."""
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """The answer's text so far, as far as it may be shown."""
-        ...
 
     @property
     def blocked(self) -> bool:
         """Whether a safety rule has ended the answer; nothing is taken from then on."""
         return False
 
+    @abstractmethod
     def begin(self) -> None:
         """Called when an engine is about to answer."""
 
+    @abstractmethod
     def take(self, events: Iterable[TurnEvent]) -> None:
         """Take the next events of the answer."""
 
