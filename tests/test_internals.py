@@ -125,6 +125,11 @@ def test_redis_py_has_the_connections_that_the_batching_client_writes_to() -> No
         inspect.signature(method).bind(**arguments)
 
 
+def test_redis_py_lets_a_connection_pack_the_commands_of_pipelines() -> None:
+    kind = type("Packing", (Connection,), {"pack_command": lambda _, *words: [repr(words).encode()]})
+    assert kind().pack_commands([("GET", "a"), ("GET", 1)]) == [b"('GET', 'a')('GET', 1)"]
+
+
 def test_uvicorn_has_what_its_websocket_protocol_is_changed_by() -> None:
     """Every attribute that our subclass takes from uvicorn's class exists, and every method that it replaces."""
     asyncio.set_event_loop(loop := asyncio.new_event_loop())

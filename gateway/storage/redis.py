@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import hiredis
 from redis.asyncio import Connection, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
@@ -68,6 +69,11 @@ def _packed(name: str, *args: Any) -> bytes:
     return packed
 
 
+def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return a kind of connection whose pipelines are packed in C too."""
+    return type(kind.__name__, (kind,), {"pack_command": lambda _, *words: [_packed(*words)]})
+
+
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
@@ -82,6 +88,7 @@ class BatchingRedis(Redis):
         super().__init__(*args, **options)
         self._waiting: deque[_Waiting] = deque()
         self._sending: asyncio.Task[None] | None = None
+        self.connection_pool.connection_class = _packing(self.connection_pool.connection_class)
         settings = self.connection_pool.connection_kwargs
         self._timeout: float | None = settings.get("socket_timeout")
         self._connect_timeout: float = settings.get("socket_connect_timeout") or CONNECT_TIMEOUT
