@@ -131,6 +131,7 @@ def summarise(
     """Reduce what the clients saw to a row."""
     done = len(outcome.ttft)
     times = [1000 * each for each in outcome.ttft] or [float("nan")]
+    each_turn = cpu / done if cpu and done else None
     return GatewayRow(
         subject=subject.name,
         clients=clients,
@@ -140,7 +141,8 @@ def summarise(
         ttft_p99=quantile(times, 0.99),
         turns_per_second=done / outcome.seconds,
         events_per_second=outcome.events / outcome.seconds,
-        cpu_per_turn=1000 * cpu / done if cpu and done else None,
+        cpu_per_turn=None if each_turn is None else 1e3 * each_turn,
+        cpu_per_chunk=None if each_turn is None else 1e6 * each_turn / CHUNKS,
         turns_per_core=done / cpu if cpu else None,
         errors=outcome.errors,
     )

@@ -62,6 +62,8 @@ class GatewayRow(msgspec.Struct, frozen=True):
     events_per_second: float
     cpu_per_turn: float | None
     """CPU per turn; None for the stub, which is not measured."""
+    cpu_per_chunk: float | None
+    """The same in microseconds, shared out over the turn's chunks."""
     turns_per_core: float | None
     errors: int
 
@@ -77,11 +79,12 @@ def markdown(rows: Sequence[GatewayRow]) -> list[str]:
         lines.append(
             f"{row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
             f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {_figure(row.cpu_per_turn, '.2f')} | "
+            f"{_figure(row.cpu_per_chunk, '.0f')} | "
             f"{_figure(row.turns_per_core, ',.0f')} | {row.errors}"
         )
     return table(
         "clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
-        "CPU per turn (ms) | turns/s per core | errors",
+        "CPU per turn (ms) | per chunk (µs) | turns/s per core | errors",
         lines,
         words=2,
     )
