@@ -26,6 +26,8 @@ MAX_STEP_BYTES = 64 * 1024 * 1024
 MAX_ID_LENGTH = 128
 MAX_PINNED = 10_000
 MAX_RESIDENT_NAMED = 256
+PROCESS_ID = r"\A[A-Za-z0-9_.-]{0,64}\Z"
+"""Form of an engine process' id."""
 
 FinishReason = Literal["stop", "length", "timeout", "cancelled", "error"]
 """Why a request ended. length: max_tokens or the context is reached; timeout: the request's own time limit."""
@@ -286,6 +288,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):
     """Whether the engine understands `Follow`."""
     protocol_min: int | None = None
     """Oldest version that the engine gets on with; None: `protocol` alone."""
+    id: Annotated[str, msgspec.Meta(pattern=PROCESS_ID)] = ""
+    """Id of the engine's process: another one at the same address has another id. Older engines tell none."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):

@@ -39,8 +39,11 @@ from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Pr
 from gateway.config.settings import Settings
 from gateway.engines.adapters import AdapterNames, registry_url
 from gateway.engines.arrival import ArrivalState
+from gateway.engines.drains import OperatorDrains
 from gateway.engines.heartbeat import Heartbeat
+from gateway.engines.leases import LeasedEngines
 from gateway.engines.pools import Engines
+from gateway.engines.wanted import WantedPools
 from gateway.errors import ApiError
 from gateway.http import (
     batches,
@@ -276,8 +279,7 @@ async def _services(
 ) -> Services:
     """Make and start what turns share. `clients`: two clients of Redis, the second for reads that wait."""
     redis, reader = clients
-    secret, start = installation_secret(settings), starter.start
-    metrics = Metrics()
+    secret, start, metrics = installation_secret(settings), starter.start, Metrics()
     observe_failure.set(metrics.background.failed)
     redis.observe = metrics.redis.answered
     statistics, violations, decisions = CacheCounter(redis), Violations(redis), DecisionLog(redis)
@@ -288,8 +290,11 @@ async def _services(
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     tls = settings.engine_tls.files()
     engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls, arrivals.coming))
+    await start(LeasedEngines(redis, derive(secret, "engines"), engines, metrics.engines))
     adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))
     view = await start(View(directory))
+    engines.controls = view.replicas
+    await start(OperatorDrains(engines))
     cache = ResponseCache(redis, **settings.cache.bounds)
     embedder = None
     if settings.embedder.enabled and settings.embedder.address is not None:
@@ -306,6 +311,7 @@ async def _services(
         secret=secret,
         view=view,
         engines=engines,
+        wanted=await start(WantedPools(redis)),
         adapters=adapters,
         limiter=await start(Limiter(redis, settings, gateways=lambda: presence.gateways)),
         response_cache=cache,

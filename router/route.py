@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -78,6 +79,20 @@ class ComingTier(Struct, frozen=True, kw_only=True):
         return f"is coming: {100 * self.here // self.size} % of {self.size / 1e6:,.0f} MB"
 
 
+class SleepingTier(Struct, frozen=True, kw_only=True):
+    """A tier that has no engine now and gets one when turns wait for it."""
+
+    tier: str
+    model: str
+    """Public name of its model."""
+    context: int
+    """Tokens of prompt and output that its model can hold."""
+    prompt_tokens: int
+    """Tokens of this request's prompt in its model's tokenizer."""
+    waits: bool = True
+    """Whether a request for `auto` that asks for it waits; else another tier stands in."""
+
+
 class RouteRequest(Struct, frozen=True, kw_only=True):
     """The part of a request that the router reads."""
 
@@ -133,6 +148,8 @@ class RouteReason(enum.StrEnum):
     """The wanted tier is down, or its model is not here yet."""
     ESCALATED = "escalated"
     """The wanted tier has answered, and the answer looked bad."""
+    WAKING = "waking"
+    """The wanted tier sleeps, and the turn waits for an engine of it."""
 
 
 class RouteDecision(Struct, frozen=True, kw_only=True):
@@ -150,6 +167,16 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
     """Replicas to try next, in order, if this one fails before its first token."""
     scores: Mapping[str, Score] = {}
     """Scores of the replicas among which this one was chosen, by name."""
+    asleep: str = ""
+    """The wanted tier, if it sleeps and another one stands in."""
+
+
+class TierAsleep(Exception):
+    """The tier that is to answer sleeps: wait until it has an engine, then route again."""
+
+    def __init__(self, tier: str) -> None:
+        super().__init__(f"the {tier} tier is asleep")
+        self.tier = tier
 
 
 class Refusal(enum.Enum):
@@ -175,6 +202,7 @@ def route(
     candidates: Sequence[RouteCandidate],
     policy: RoutingPolicy,
     coming: Sequence[ComingTier] = (),
+    asleep: Sequence[SleepingTier] = (),
 ) -> RouteDecision:
     """Choose a replica and the order of fallbacks.
 
@@ -182,44 +210,29 @@ def route(
 
     Args:
         coming: tiers that the request may name although their models are not here yet.
+        asleep: tiers that sleep; `candidates` may have engines of them that are not connected.
 
     Raises:
         NoRoute: the name is unknown, the prompt fits nowhere, or nothing that could answer is up.
+        TierAsleep: see there.
     """
-    allowed = _allowed(request.model, candidates, coming)
-    fitting = [c for c in allowed if c.prompt_tokens + request.output_tokens <= c.context]
-    if not fitting:
-        largest = max(allowed, key=lambda c: (c.context, c.tier == request.model))
-        asked = request.adapter or request.model
-        # OpenAI's words, and the code once more: by these, LiteLLM and LangChain know this error from others.
-        raise NoRoute(
-            Refusal.CONTEXT,
-            f"This model's maximum context length is {largest.context} tokens ({asked}"
-            f"{f', which is {largest.model}' if largest.model != asked else ''}). However, you requested "
-            f"{largest.prompt_tokens + request.output_tokens} tokens: {largest.prompt_tokens} of input and at least "
-            f"{request.output_tokens} of output. Shorten the input or lower the output limit "
-            "(context_length_exceeded).",
-        )
-    # Safety net: if every breaker is open, engines that are connected are tried all the same.
-    up = [c for c in fitting if c.connected and not c.drained]
-    connected = [c for c in up if not c.full]
-    if up and not connected:
-        models = ", ".join(sorted({c.model for c in up}))
-        raise NoRoute(Refusal.FULL, f"too many requests are being answered ({models}); try again later")
-    usable = [c for c in connected if not c.tripped] or connected
-    if not usable:
-        models = ", ".join(sorted({c.model for c in fitting}))
-        raise NoRoute(Refusal.UNAVAILABLE, f"no engine that could answer is up ({models}); try again in a few seconds")
-
-    wanted = _wanted_tier(request, policy, allowed)
+    allowed, asleep = _allowed(request.model, candidates, coming, asleep)
+    fitting, sleeping = _fitting(request, allowed), _fitting(request, asleep)
+    if not (fitting or sleeping):
+        raise _too_long(request, (*allowed, *asleep))
+    wanted = _wanted_tier(request, policy, (*allowed, *asleep))
+    usable = _usable(request, fitting, sleeping, wanted)
     order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
     chosen = order[0]
     awaited = next((each for each in coming if each.tier == wanted), None)
-    why = _why(request, wanted, chosen, bool(awaited) or any(c.tier == wanted for c in fitting))
+    slept = any(each.tier == wanted for each in sleeping)
+    why = _why(request, wanted, chosen, bool(awaited) or slept or any(c.tier == wanted for c in fitting))
     if awaited is not None:
         state = str(awaited)
+    elif slept:
+        state = "is asleep"
     else:
-        state = "is full" if any(c.tier == wanted and c.full for c in up) else "is not available"
+        state = "is full" if any(c.tier == wanted and c.full and c.connected for c in fitting) else "is not available"
     return RouteDecision(
         tier=chosen.tier,
         model=chosen.model,
@@ -229,17 +242,74 @@ def route(
         choice=request.choice,
         reasons=_sentences(request, wanted, chosen, why, state),
         fallbacks=tuple(c.replica for c in order[1:]),
+        asleep=wanted if slept and chosen.tier != wanted else "",
     )
 
 
-def _allowed(name: str, candidates: Sequence[RouteCandidate], coming: Sequence[ComingTier]) -> list[RouteCandidate]:
-    known = {c.model for c in candidates}
+def _usable(
+    request: RouteRequest, fitting: Sequence[RouteCandidate], sleeping: Sequence[SleepingTier], wanted: str
+) -> list[RouteCandidate]:
+    """Return the engines that can answer now, of those whose context is large enough.
+
+    Raises:
+        NoRoute, TierAsleep: see `route`.
+    """
+    if any(each.tier == wanted and (each.waits or request.model != AUTO) for each in sleeping):
+        raise TierAsleep(wanted)
+    # Safety net: if every breaker is open, engines that are connected are tried all the same.
+    up = [c for c in fitting if c.connected and not c.drained]
+    connected = [c for c in up if not c.full]
+    usable = [c for c in connected if not c.tripped] or connected
+    if usable:
+        return usable
+    if sleeping:
+        raise TierAsleep(min(sleeping, key=lambda each: _distance(wanted, each.tier)).tier)
+    if up:
+        models = ", ".join(sorted({c.model for c in up}))
+        raise NoRoute(Refusal.FULL, f"too many requests are being answered ({models}); try again later")
+    models = ", ".join(sorted({c.model for c in fitting}))
+    raise NoRoute(Refusal.UNAVAILABLE, f"no engine that could answer is up ({models}); try again in a few seconds")
+
+
+_Place = TypeVar("_Place", RouteCandidate, SleepingTier)
+
+
+def _fitting(request: RouteRequest, places: Sequence[_Place]) -> list[_Place]:
+    return [each for each in places if each.prompt_tokens + request.output_tokens <= each.context]
+
+
+def _too_long(request: RouteRequest, allowed: Sequence[RouteCandidate | SleepingTier]) -> NoRoute:
+    largest = max(allowed, key=lambda c: (c.context, c.tier == request.model))
+    asked = request.adapter or request.model
+    # OpenAI's words, and the code once more: by these, LiteLLM and LangChain know this error from others.
+    return NoRoute(
+        Refusal.CONTEXT,
+        f"This model's maximum context length is {largest.context} tokens ({asked}"
+        f"{f', which is {largest.model}' if largest.model != asked else ''}). However, you requested "
+        f"{largest.prompt_tokens + request.output_tokens} tokens: {largest.prompt_tokens} of input and at least "
+        f"{request.output_tokens} of output. Shorten the input or lower the output limit "
+        "(context_length_exceeded).",
+    )
+
+
+def _allowed(
+    name: str,
+    candidates: Sequence[RouteCandidate],
+    coming: Sequence[ComingTier],
+    asleep: Sequence[SleepingTier],
+) -> tuple[list[RouteCandidate], list[SleepingTier]]:
+    """Return the engines and the sleeping tiers that a name allows.
+
+    Raises:
+        NoRoute: there are none.
+    """
+    known = {c.model for c in candidates} | {each.model for each in asleep}
     if name in known:
-        return [c for c in candidates if c.model == name]
-    tiers = {c.tier for c in candidates} | {each.tier for each in coming}
+        return [c for c in candidates if c.model == name], [each for each in asleep if each.model == name]
+    tiers = {c.tier for c in candidates} | {each.tier for each in asleep} | {each.tier for each in coming}
     if name == AUTO or (name in TIERS and name in tiers):
-        if candidates:
-            return list(candidates)
+        if candidates or asleep:
+            return list(candidates), list(asleep)
         raise NoRoute(Refusal.UNAVAILABLE, "no engine is configured")
     for each in coming:
         if name == each.model:
@@ -248,7 +318,7 @@ def _allowed(name: str, candidates: Sequence[RouteCandidate], coming: Sequence[C
     raise NoRoute(Refusal.UNKNOWN_MODEL, f"the model '{name}' does not exist; available: {names}")
 
 
-def _wanted_tier(request: RouteRequest, policy: RoutingPolicy, allowed: Sequence[RouteCandidate]) -> str:
+def _wanted_tier(request: RouteRequest, policy: RoutingPolicy, allowed: Sequence[RouteCandidate | SleepingTier]) -> str:
     if request.model == AUTO:
         return request.choice.tier if request.choice else policy.tier(request.complexity.score)
     return request.model if request.model in TIERS else allowed[0].tier

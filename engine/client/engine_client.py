@@ -26,12 +26,7 @@ from typing import Self, TypedDict, Unpack
 import msgspec
 from websockets.exceptions import WebSocketException
 
-from engine.client.generation import (
-    EngineGone,
-    Generation,
-    RequestInvalid,
-    UnreadableOutput,
-)
+from engine.client.generation import EngineGone, Generation, RequestInvalid, UnreadableOutput
 from engine.client.link import Link
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate, client_context
@@ -97,8 +92,8 @@ class EngineClient:
     `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
     for `silence` seconds, or up to twice as long, counts as dead. For `wss://` addresses `tls` says who we are and whom
     to trust; its files are read with every connection, so that certificates can be renewed. Without it the machine's
-    authorities are trusted. `on_fault` is called while an exception that nobody expected is being handled; the client
-    then connects anew.
+    authorities are trusted. The engine's certificate must be for `server_name`, or else for the host of the address.
+    `on_fault` is called while an exception that nobody expected is being handled; the client then connects anew.
     """
 
     def __init__(
@@ -107,17 +102,23 @@ class EngineClient:
         *,
         silence: float = 10.0,
         tls: Certificate | None = None,
+        server_name: str | None = None,
         on_fault: Callable[[], None] = lambda: logger.exception("a fault of ours"),
     ) -> None:
         if not address.startswith(("ws://", "wss://", "unix://")):
             raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
         self.address = address
+        self.id = ""
+        """Id of the process that is behind the address, or was when it was connected; empty if it told none."""
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when the engine has introduced itself."""
         self.info: ModelInfo | None = None
         """Description of the model behind the engine; known from the first connection on and kept while it is away."""
         self.load: Load | None = None
         """The engine's latest snapshot, at most a second old while connected; None while it is not."""
         self._silence = silence
         self._tls = tls
+        self.server_name = server_name
         self._on_fault = on_fault
         self._connected = asyncio.Event()
         self._live: dict[str, Generation] = {}
@@ -227,6 +228,13 @@ class EngineClient:
         self._begin(generation, generation.rest(id))
         generation.resume(id, self._cancel)
 
+    def hand_on(self) -> int:
+        """End the answers that were begun as if the engine went away, so that others go on; returns how many."""
+        going = [each for each in self._live.values() if each.started]
+        for generation in going:
+            generation.fail(EngineGone(f"engine {self.address} is drained", started=True, leaving=True))
+        return len(going)
+
     def _begin(self, generation: Generation, request: Generate) -> None:
         frame = encode(request)
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
@@ -276,7 +284,8 @@ class EngineClient:
             try:
                 link = self._link = Link(self.address, self._receive, max_size=MAX_STEP_BYTES)
                 async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
-                    await link.connect(None if self._tls is None else client_context(self._tls))
+                    tls = None if self._tls is None else client_context(self._tls)
+                    await link.connect(tls, self.server_name)
                 await self._watch(link)
             except Exception as reason:  # whatever it was ends this connection, never the next one
                 # That the engine is not up yet is no fault to report; anything unexpected is.
@@ -344,7 +353,8 @@ class EngineClient:
         self._protocol = min(frame.protocol, PROTOCOL_VERSION)
         if self._protocol >= MOVES_SINCE:
             self._send(encode(Hello(PROTOCOL_VERSION)))
-        self.info, self.load = frame.model, frame.load
+        self.id, self.info, self.load = frame.id, frame.model, frame.load
+        self.on_ready()
         self.tells_blocks = frame.tells_blocks
         if self._on_blocks is not None and self.tells_blocks:
             self._send(encode(Follow(True)))

@@ -45,10 +45,12 @@ class Link(asyncio.Protocol):
         for future in (self._open, self.closed):  # their exceptions need not be retrieved
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def connect(self, tls: ssl.SSLContext | None = None) -> None:
-        """Connect; `tls` is for `wss://`, instead of the machine's authorities. Combine with `asyncio.timeout`.
+    async def connect(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
+        """Connect. Combine with `asyncio.timeout`. Messages may arrive before it returns.
 
-        Messages may arrive before it returns.
+        Args:
+            tls: for `wss://`, instead of the machine's authorities.
+            server_name: what the certificate must be for, if not for the host of the address.
 
         Raises:
             OSError: nobody listens there, or TLS fails.
@@ -61,7 +63,8 @@ class Link(asyncio.Protocol):
             address = urlsplit(self._address)
             secure = (tls or ssl.create_default_context()) if address.scheme == "wss" else None
             port = address.port or (443 if secure else 80)
-            await loop.create_connection(lambda: self, address.hostname or "", port, ssl=secure)
+            name = None if secure is None else server_name
+            await loop.create_connection(lambda: self, address.hostname or "", port, ssl=secure, server_hostname=name)
         await self._open
 
     def send(self, message: bytes) -> None:

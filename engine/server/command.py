@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import json
 import logging
 import os
+import secrets
 import signal
 import ssl
 import sys
+import time
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -20,9 +24,12 @@ from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.verification import Verification
 from engine.core import EngineCore
 from engine.execution.device_check import DeviceLost
+from engine.registration import Lease
+from engine.server.announcer import Announcer, read_key
 from engine.server.host import EngineServer
 from engine.server.options import EngineOptions, parameters
 from engine.tls import server_context
+from engine.wire import PROTOCOL_MIN, PROTOCOL_VERSION, ModelInfo
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with its options; trying again would not help."""
@@ -60,6 +67,7 @@ def main(**values: Any) -> None:
         options = EngineOptions(**values)
         tls = None if options.certificate is None else server_context(options.certificate)
         verification = options.verification()
+        announcer = _announcer(options)
     except ValueError as error:
         _fail(str(error))
     _set_up_process(options)
@@ -81,9 +89,9 @@ def main(**values: Any) -> None:
     # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
+    server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(3)}", prepare=prepare)
     try:
-        server = EngineServer(engine.core, prepare=prepare)
-        asyncio.run(_serve(server, engine.core, options, tls, verification))
+        asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
     except (NotEnoughMemory, CheckpointError) as error:
         _fail(str(error))
     except (OSError, ValueError) as error:
@@ -110,12 +118,44 @@ def _set_up_process(options: EngineOptions) -> None:
         os.environ.setdefault(capacity, "512")
 
 
+def _announcer(options: EngineOptions) -> Announcer | None:
+    """
+    Raises:
+        ValueError: the address of Redis or the key cannot be used.
+    """
+    if options.register is None or options.register_key is None:
+        return None
+    return Announcer(options.register, read_key(options.register_key))
+
+
+def _lease(server: EngineServer, model: ModelInfo, options: EngineOptions, address: str) -> Lease:
+    """Return what the engine, which listens at this address, says of itself now."""
+    load = server.load
+    return Lease(
+        id=server.id,
+        pool=options.pool,
+        address=options.advertise or address,
+        server_name=options.server_name,
+        model=model.name,
+        revision=model.revision,
+        protocol=PROTOCOL_VERSION,
+        protocol_min=PROTOCOL_MIN,
+        state="draining" if load.draining else "ready",
+        zone=options.zone,
+        spot=options.spot,
+        capacity=options.max_running,
+        load=load.running + load.waiting,
+        time=time.time(),
+    )
+
+
 async def _serve(
     server: EngineServer,
     core: EngineCore,
     options: EngineOptions,
     tls: ssl.SSLContext | None,
     verification: Verification,
+    announcer: Announcer | None,
 ) -> None:
     """Serve until a signal, a client's `Drain` or the core's failure, which is raised."""
     loop = asyncio.get_running_loop()
@@ -129,10 +169,14 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     watchdogs = [asyncio.create_task(_end_if_hung(server))]  # to the very end, which waits for the last step
     try:
-        async with server.listening(options.listen, tls) as address:
+        async with server.listening(options.listen, tls) as address, contextlib.AsyncExitStack() as stack:
             loop.add_signal_handler(signal.SIGTERM, terminate)
-            ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
-            print(json.dumps(ready), flush=True)
+            if announcer is not None:
+                lease = partial(_lease, server, core.model, options, address)
+                await stack.enter_async_context(announcer.announced(lease))
+            model = core.model
+            ready = {"event": "ready", "id": server.id, "address": address, "model": model.name}
+            print(json.dumps({**ready, "context": model.context}), flush=True)
             watchdogs.append(asyncio.create_task(_end_if_damaged(verification)))
             ends = (stop.wait(), server.wait_drained(), server.wait_failed())
             waiting = {asyncio.create_task(end) for end in ends}

@@ -75,11 +75,17 @@ class EngineServer:
         self,
         core: EngineCore,
         *,
+        id: str = "",
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """`prepare` is called in the core's thread before any client can connect."""
+        """
+        Args:
+            id: of this process, for clients.
+            prepare: called in the core's thread before any client can connect.
+        """
         self._core = core
+        self.id = id
         self._thread = CoreThread(core, prepare, self._publish, self._send_blocks)
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
@@ -177,6 +183,11 @@ class EngineServer:
             if connection is not None:
                 connection.post(Step(gained, self._load))
 
+    @property
+    def load(self) -> Load:
+        """The engine's latest snapshot."""
+        return self._marked(self._load)
+
     def _marked(self, load: Load) -> Load:
         return load if self._draining is None else msgspec.structs.replace(load, draining=True)
 
@@ -187,12 +198,12 @@ class EngineServer:
 
     def _tell_all(self) -> None:
         """Send every client the engine's load."""
-        load = msgspec.structs.replace(self._marked(self._load), adapters=self._core.resident_adapters)
+        load = msgspec.structs.replace(self.load, adapters=self._core.resident_adapters)
         for connection in self._connections.values():
             connection.post(Step([], load))
 
     def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
-        return respond(connection, request, self._marked(self._load))
+        return respond(connection, request, self.load)
 
     async def _handle(self, websocket: ServerConnection) -> None:
         """Serve one connection, from its introduction to the cancellation of the requests that it leaves behind."""
@@ -203,10 +214,11 @@ class EngineServer:
         key = str(self._next_key)
         connection = Connection(websocket, self._max_backlog_bytes)
         self._connections[key] = connection
-        load = msgspec.structs.replace(self._marked(self._load), adapters=self._core.resident_adapters)
-        connection.send(
-            encode(Ready(PROTOCOL_VERSION, self._core.model, load, tells_blocks=True, protocol_min=PROTOCOL_MIN))
+        load = msgspec.structs.replace(self.load, adapters=self._core.resident_adapters)
+        ready = Ready(
+            PROTOCOL_VERSION, self._core.model, load, tells_blocks=True, protocol_min=PROTOCOL_MIN, id=self.id
         )
+        connection.send(encode(ready))
         writer = asyncio.create_task(connection.write())
         try:
             async for message in websocket:

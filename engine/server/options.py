@@ -6,10 +6,12 @@ The command line and docs/engine-options.md are made from them; a test compares 
 from __future__ import annotations
 
 import os
+import re
 import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -69,6 +71,44 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
     tls_key: Annotated[File | None, Meta(description="Private key of that certificate (PEM, no password).")] = None
     tls_client_ca: Annotated[File | None, Meta(description="Authorities of the gateways' certificates (PEM).")] = None
+    pool: Annotated[
+        str,
+        Meta(
+            description="Pool that the engine belongs to: a gateway's tier, such as small. Its processes are known as "
+            "<pool>-<6 hex digits>."
+        ),
+    ] = "engine"
+    register: Annotated[
+        str | None,
+        Meta(
+            description="Redis of the gateways (redis://, rediss:// or unix://), in which the engine announces itself, "
+            "see [operating.md](operating.md#engines-that-announce-themselves); also ROUNDHOUSE_REGISTER, for an "
+            "address with a password.",
+            extra={"metavar": "URL", "envvar": "ROUNDHOUSE_REGISTER"},
+        ),
+    ] = None
+    register_key: Annotated[
+        File | None, Meta(description="File with the key that `roundhouse engine key` prints; --register needs it.")
+    ] = None
+    advertise: Annotated[
+        str | None,
+        Meta(
+            description="Address at which gateways reach it, for --register; default: that of --listen.",
+            extra={"metavar": "ADDRESS"},
+        ),
+    ] = None
+    server_name: Annotated[
+        str | None,
+        Meta(description="Name that its certificate is for, for --register; default: the host of the address."),
+    ] = None
+    zone: Annotated[str, Meta(description="Zone that its machine is in, for --register.")] = ""
+    spot: Annotated[
+        bool,
+        Meta(
+            description="Say with --register that its machine may be taken away at short notice.",
+            extra={"is_flag": True},
+        ),
+    ] = False
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device that the model runs on.")] = "cpu"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
@@ -205,10 +245,21 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         tls = [self.tls_cert, self.tls_key, self.tls_client_ca]
         if any(tls) and not all(tls):
             raise ValueError("--tls-cert, --tls-key and --tls-client-ca belong together: give all three")
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,48}", self.pool):
+            raise ValueError("--pool: 1 to 48 letters, digits, '_', '.' and '-'")
+        if self.register is not None:
+            self._check_registration()
         if self.speculate == "draft" and self.draft_model is None:
             raise ValueError("--speculate draft needs --draft-model; without one choose ngram or auto")
         if self.draft_model is not None and self.speculate not in ("draft", "auto"):
             raise ValueError(f"--draft-model is of no use with --speculate {self.speculate}; choose draft or auto")
+
+    def _check_registration(self) -> None:
+        if self.register_key is None:
+            raise ValueError("--register needs --register-key, the key that `roundhouse engine key` prints")
+        address = urlsplit(self.advertise or self.listen)
+        if address.scheme not in ("ws", "wss", "unix") or address.hostname in ("0.0.0.0", "::"):
+            raise ValueError("--register needs an address that gateways can connect to: give it as --advertise")
 
     @property
     def cpu_threads(self) -> int:

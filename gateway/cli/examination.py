@@ -91,7 +91,7 @@ def _devices(settings: Settings, found: Sequence[CheckResult]) -> Iterator[Check
     if any(finding.area == "cuda" and finding.name.startswith("device ") for finding in found):
         return
     for pool in settings.pools:
-        if pool.device == "cuda" and not pool.engines:
+        if pool.device == "cuda" and pool.own:
             remedy = 'see what is said of the device above, or set device = "cpu" in its pool'
             value = "its engine is to run on CUDA, which is not there"
             yield CheckResult("cuda", f"pool {pool.tier}", value, "broken", remedy)
@@ -185,7 +185,7 @@ def _model(pool: PoolSettings, store: ModelStore) -> CheckResult:
     name = f"model of {pool.tier}"
     try:
         checkpoints.check([pool], store, read=True)
-        size = 0 if pool.engines else open_checkpoint(pool.model).weight_bytes
+        size = open_checkpoint(pool.model).weight_bytes if pool.own else 0
     except (SettingsError, CheckpointError) as error:
         return CheckResult(
             "installation",

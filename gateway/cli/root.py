@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from gateway import __version__
+from gateway.access.identity.secret import derive, installation_secret
 from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
 from gateway.cli.cache import cache
@@ -177,6 +178,16 @@ def engine_serve(options: tuple[str, ...]) -> None:
         raise click.ClickException(f"this host has a gateway only: {install}")
     # Replaces this process: an engine needs torch, which nothing else here may import.
     os.execv(sys.executable, [sys.executable, "-m", "engine.server", *options])
+
+
+@engine.command("key")
+@config_option
+def engine_key(config: str | None) -> None:
+    """Print the key with which engines of this installation seal what they announce, for `--register-key`."""
+    try:
+        click.echo(derive(installation_secret(load_settings(config)), "engines").hex())
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @main.group()

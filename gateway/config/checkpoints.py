@@ -33,7 +33,7 @@ def awaited(settings: Settings) -> list[tuple[PoolSettings, CatalogueModel]]:
     return [
         (pool, paths[pool.model])
         for pool in settings.pools
-        if pool.model in paths and not pool.engines and not Path(pool.model).exists()
+        if pool.model in paths and pool.own and not Path(pool.model).exists()
     ]
 
 

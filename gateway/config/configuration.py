@@ -55,7 +55,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "log": ALL,
     "safety": ALL,
     "tenants": ALL,
-    "pools": frozenset({"cost", "engines"}),
+    "pools": frozenset({"cost", "engines", "min_replicas", "when_asleep"}),
     "prices": ALL,
 }
 """Fields that may change while a gateway runs, by section; no others may."""
@@ -76,7 +76,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
 
 def fixed(old: Settings, new: Settings) -> list[str]:
     """Paths of the differing fields that cannot change while a gateway runs."""
-    own = {pool.tier for pool in old.pools if not pool.engines} | {pool.tier for pool in new.pools if not pool.engines}
+    own = {pool.tier for pools in (old.pools, new.pools) for pool in pools if pool.own}
 
     def may_change(path: str) -> bool:
         section, *names = path.split(".")

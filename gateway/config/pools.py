@@ -38,6 +38,29 @@ class PoolSettings(Section, frozen=True):
     engines: Annotated[
         list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
     ] = []
+    registered: Annotated[
+        bool,
+        Meta(
+            description="Whether engines that [announce themselves](operating.md#engines-that-announce-themselves) "
+            "join; then `serve` starts none."
+        ),
+    ] = False
+    min_replicas: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1,
+            description="0: the pool [may sleep](operating.md#pools-that-sleep), that is have no engine while nobody "
+            "wants it; 1: a gateway without an engine of it is degraded.",
+        ),
+    ] = 1
+    when_asleep: Annotated[
+        Literal["wait", "other_tier"],
+        Meta(
+            description="What becomes of turns that `auto` would give to it while it sleeps: they wait for an engine, "
+            "or go to another tier. Turns that name it wait, for `turns.queue_timeout` at most."
+        ),
+    ] = "wait"
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
     dtype: Annotated[
         Literal["float32", "bfloat16"],
@@ -119,6 +142,11 @@ class PoolSettings(Section, frozen=True):
         int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
     ] = 0
 
+    @property
+    def own(self) -> bool:
+        """Whether `serve` starts its engine."""
+        return not (self.engines or self.registered)
+
 
 def check_pools(pools: Sequence[PoolSettings]) -> None:
     """Raises SettingsError: there is none, two serve the same tier, or the fields of one contradict each other."""
@@ -131,6 +159,11 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
         for address in pool.engines:
             if not address.startswith(("ws://", "wss://", "unix://")):
                 raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
+        if pool.own and pool.min_replicas == 0:
+            raise SettingsError(
+                f"pools: min_replicas of the {pool.tier} pool is 0, but `serve` starts its engine: set registered, or "
+                "name engines that run elsewhere"
+            )
         if pool.quantize != "off" and pool.dtype != "bfloat16":
             raise SettingsError(
                 f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'

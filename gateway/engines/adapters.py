@@ -18,7 +18,7 @@ from msgspec import Struct
 from engine.adapters.registry import AdapterRegistry, Pointer, RegistryError
 from gateway.background import Periodic
 from gateway.config.settings import Settings
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import Unavailable
 
 _START_SECONDS = 5.0

@@ -8,25 +8,36 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from engine.client.engine_client import EngineClient
-from engine.wire import ModelInfo
+from engine.wire import Blocks, ModelInfo
+from gateway.engines.merge import EnginePlace
+from gateway.records.directory import ReplicaControl
 from router.health import Breaker, ErrorRate
 from router.in_flight import InFlightLoad, InFlightRequest
 
 if TYPE_CHECKING:
-    from gateway.engines.pools import Pool
+    from gateway.engines.pool import Pool
+
+
+_UNSET = ReplicaControl(name="-")
+"""Control of a replica for which nothing is set."""
 
 
 class Engine:
     """One replica of a pool's model."""
 
     def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
+        """Args: name: until the engine has told the id of its process, and of older ones, which tell none."""
         self.name = name
-        """Public name; addresses stay inside."""
+        """Public name: the id of the process that is there now, or was last. Addresses stay inside."""
         self.pool = pool
         self.client = client
         self.breaker = breaker
         self.errors = ErrorRate()
+        self.place = EnginePlace(client.address, client.server_name)
+        self._unnamed = name
         self._in_flight = InFlightLoad()
+        self._followed = False
+        client.on_ready = self._introduced
 
     @property
     def context(self) -> int:
@@ -51,6 +62,43 @@ class Engine:
         if mine is None or model is None or _identity(mine) != _identity(model):
             return False
         return mine.context >= min(tokens, model.context)
+
+    @property
+    def control(self) -> ReplicaControl:
+        """What an operator has set for its process."""
+        return self.pool.controls().get(self.name, _UNSET)
+
+    def follow_blocks(self, followed: bool) -> None:
+        """Start or stop telling the pool's placer which prefix blocks the engine holds."""
+        if followed != self._followed:
+            self._followed = followed
+            self.client.follow_blocks(self._told if followed else None)
+
+    def _told(self, news: Blocks) -> None:
+        self.pool.placer.told(self.name, news)
+
+    def _introduced(self) -> None:
+        """Take the name of a process that is there in place of another one, and forget what that one held."""
+        former, self.name = self.name, self.client.id or self._unnamed
+        if self.name != former:
+            self.errors = ErrorRate()
+            self.pool.placer.forget(former)
+            self.pool.renamed(self, former)
+
+    def hand_on(self) -> int:
+        """Have other engines go on with the answers that it has begun; returns how many.
+
+        None go while no other engine could take them.
+        """
+        model, now = self.client.info, monotonic()
+        others = (
+            each
+            for each in self.pool.routable
+            if each is not self and each.client.resumes and each.breaker.allows(now) and not each.control.drained
+        )
+        if model is None or not any(each.continues(model, model.context) for each in others):
+            return 0
+        return self.client.hand_on()
 
     def has(self, adapter: str) -> bool:
         """Whether the engine says that this adapter version is on its device."""

@@ -97,6 +97,9 @@ class Heartbeat:
         """Return the fields of the next heartbeat."""
         now = monotonic()
         minute, tenants = self._activity.busiest(now, MAX_TENANTS)
+        replicas = [self._replica(engine, now) for pool in self._engines.pools for engine in pool.engines]
+        for gone in self._speeds.keys() - {replica.name for replica in replicas}:
+            del self._speeds[gone]
         state = GatewayState(
             id=self._id,
             host=platform.node(),
@@ -107,7 +110,7 @@ class Heartbeat:
             connections=connections,
             minute=minute,
             tenants=tenants,
-            replicas=[self._replica(engine, now) for pool in self._engines.pools for engine in pool.engines],
+            replicas=replicas,
             draining=draining,
         )
         return {"state": msgspec.json.encode(state).decode()}

@@ -35,7 +35,7 @@ async def readiness(request: Request) -> Response:
     problems += [] if redis else _without_redis(gateway)
     if gateway.view.set_back:
         problems.append("Redis has lost changes of the directory that were seen here: see docs/failures.md")
-    serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
+    serves = gateway.engines.serves and (redis or _serves_without_redis(gateway))
     status = ("degraded" if problems else "ready") if serves else "not ready"
     problems += gateway.arrivals.problems(unusable=False)
     return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
@@ -52,13 +52,16 @@ async def metrics(request: Request) -> Response:
     for pool in gateway.engines.pools:
         gateway.metrics.turns.expect(pool.tier)
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
+        if pool.may_sleep:
+            gateway.metrics.engines.wanted(pool.tier, gateway.wanted.waiting(pool.tier))
         for engine in pool.engines:
             client = engine.client
             gateway.metrics.engines.seen(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
             gateway.metrics.limits.breaker(engine.name, engine.breaker.circuit)
     while gateway.engines.left:
-        engine = gateway.engines.left.pop()
-        gateway.metrics.engines.left(engine.name, engine.pool.tier, engine.pool.name)
+        name, tier, model = gateway.engines.left.popleft()
+        gateway.metrics.engines.left(name, tier, model)
+        gateway.metrics.limits.left(name)
     gateway.metrics.limits.breaker("limits", gateway.limiter.circuit)
     gateway.metrics.limits.reservations(gateway.limiter.outstanding)
     if gateway.embedder is not None and gateway.embedder.hello is not None:

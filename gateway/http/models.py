@@ -11,10 +11,9 @@ from starlette.routing import BaseRoute, Route
 
 from engine.adapters.registry import Pointer
 from gateway.access.identity import Principal
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import ModelNotFound
 from gateway.http.exchange import JsonResponse
-from gateway.pipeline.prompts import context_of
 from gateway.pipeline.routing.canaries import exists
 from gateway.records.directory import Tenant
 from gateway.services import Gateway, gateway_of
@@ -56,9 +55,9 @@ def model_list(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     """Return all names that a tenant may ask for, in the form of `/v1/models`."""
     tenant = gateway.view.tenant(principal.tenant)
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
-    auto = [_model(AUTO, None, max(map(context_of, pools)))] if pools else []
-    tiers = [_model(pool.tier, pool.tier, context_of(pool)) for pool in pools if pool.name != pool.tier]
-    models = [_model(pool.name, pool.tier, context_of(pool)) for pool in pools]
+    auto = [_model(AUTO, None, max(pool.context for pool in pools))] if pools else []
+    tiers = [_model(pool.tier, pool.tier, pool.context) for pool in pools if pool.name != pool.tier]
+    models = [_model(pool.name, pool.tier, pool.context) for pool in pools]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model))
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
@@ -101,7 +100,7 @@ def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
 
 def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
     """A model that is another one with an adapter: `parent` and `root` name the base, as other servers have it."""
-    return _model(name, pool.tier, context_of(pool)) | {
+    return _model(name, pool.tier, pool.context) | {
         "created": int(pointer.updated),
         "parent": pool.name,
         "root": pool.name,

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.access.identity import Principal
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import invalid_value
 from gateway.http.exchange import JsonResponse, read_parameters, while_connected
-from gateway.pipeline.prompts import context_of
 from gateway.protocol.requests import TurnRequest, converted
 from gateway.protocol.tokenize import DetokenizeCreate, TokenizeCreate, parse_tokenize
 from gateway.services import Gateway, gateway_of
@@ -31,7 +30,7 @@ async def tokenize(request: Request) -> Response:
     async def tokenized() -> Response:
         pool, ids = await _prompt(gateway, principal, asked)
         spelling = {"token_strs": await asyncio.to_thread(pool.text.spelled, ids)} if spelled else {}
-        return JsonResponse({"count": len(ids), "max_model_len": context_of(pool), "tokens": ids, **spelling})
+        return JsonResponse({"count": len(ids), "max_model_len": pool.context, "tokens": ids, **spelling})
 
     return await while_connected(request.receive, tokenized())
 
@@ -58,7 +57,7 @@ async def info(request: Request) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     pool, _ = await _prompt(gateway, principal, _nothing(request.query_params.get("model")))
-    return JsonResponse({**pool.text.info, "model_max_length": context_of(pool)})
+    return JsonResponse({**pool.text.info, "model_max_length": pool.context})
 
 
 routes: list[BaseRoute] = [

@@ -20,6 +20,7 @@ from gateway.pipeline.sources.engine import output_limit
 from gateway.pipeline.values import Answered, Assessment, Prepared, Progress, Resolved
 from gateway.protocol.stream import LimitState
 from gateway.turns import Turn
+from router.route import TierAsleep
 
 SHORT_TEXT = 2_000
 """Characters up to which filtering and tokenising take no longer than a round trip to Redis."""
@@ -91,7 +92,10 @@ class Admission:
         tenant, model = self._view.tenant(turn.principal.tenant), _only_model(prepared)
         if model is None and tenant is not None and tenant.model_quotas:
             assessment = await self._routing.assess(prepared)
-            model = self._engines[self._routing.route(prepared, assessment).replica].pool.name
+            try:
+                model = self._engines[self._routing.route(prepared, assessment).replica].pool.name
+            except TierAsleep as asleep:
+                model = self._engines.of_tier(asleep.tier).name
         subjects = self._subjects(turn, model, prepared.adapter)
         expected = mode_of(subjects) == "expected"
         await self._limiter.extend(reservation, self._most(prepared, expected=expected), subjects)
@@ -123,7 +127,7 @@ class Admission:
         """Return the most that the turn may use."""
         request = prepared.turn.request
         prompt = max(len(ids) for ids in prepared.prompts.values())
-        room = max((engine.context for pool in prepared.pools for engine in pool.engines), default=0) - prompt
+        room = max(pool.context for pool in prepared.pools) - prompt
         output = output_limit(request, self._settings, room)
         if expected:
             tenant, part = prepared.turn.principal.tenant, self._settings.limits.expected_quantile

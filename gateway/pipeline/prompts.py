@@ -10,7 +10,7 @@ from typing import Any
 from engine.client.encoder import LONG_TEXT
 from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import InvalidRequest
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import PromptScored, TokenLogprob
@@ -26,7 +26,7 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     """
     encoded: dict[tuple[str, str], list[int]] = {}
     prompts = {}
-    room = max(map(context_of, pools), default=0) - (turn.request.max_output_tokens or 1)
+    room = max((pool.context for pool in pools), default=0) - (turn.request.max_output_tokens or 1)
     for pool in pools:
         key = (pool.vocabulary, pool.tools.name)
         if key not in encoded:
@@ -41,11 +41,6 @@ def size_of(turn: Turn) -> int:
     request = turn.request
     size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
     return size + (request.tools.size if request.tools else 0)
-
-
-def context_of(pool: Pool) -> int:
-    """Return the most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
-    return max((engine.context for engine in pool.engines), default=pool.text.context)
 
 
 async def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:

@@ -24,6 +24,7 @@ from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations
 from gateway.pipeline.routing.refusals import NAMED_ADAPTERS
 from gateway.pipeline.routing.tiers import Tiers
+from gateway.pipeline.routing.waking import Waking
 from gateway.pipeline.service_tier import share_of
 from gateway.pipeline.services import Services
 from gateway.pipeline.sources.engine import EngineAnswers
@@ -54,7 +55,8 @@ class Pipeline:
         self._similar = services.similar
         self._guard = guard
         self._tiers = tiers
-        self._routing = Routing(view, engines, services.adapters, tiers)
+        waking = Waking(engines, services.wanted, settings.turns.queue_timeout)
+        self._routing = Routing(view, engines, services.adapters, tiers, waking)
         self._admission = Admission(settings, limiter, view, engines, self._routing, slow=guard.slow)
         self._metering = Metering(services.statistics, services.ledger, metrics, services.tracing)
         self._stored = StoredAnswers(

@@ -11,6 +11,7 @@ from gateway.access.directory.view import View
 from gateway.billing.ledger import Ledger
 from gateway.engines.adapters import AdapterNames
 from gateway.engines.pools import Engines
+from gateway.engines.wanted import WantedPools
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.canaries import Canaries
 from gateway.pipeline.routing.decisions import DecisionLog
@@ -31,6 +32,7 @@ class Services:
     """Shared by all gateways of a Redis; digests of API keys are made with it."""
     view: View
     engines: Engines
+    wanted: WantedPools
     adapters: AdapterNames
     limiter: Limiter
     response_cache: ResponseCache

@@ -19,14 +19,14 @@ from cache.response import Lookup, LookupOutcome
 from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, picodollars
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.engine import Engine
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt
-from gateway.protocol.stream import CacheOutcome, TokenUsage
+from gateway.protocol.stream import CacheOutcome, EndReason, TokenUsage
 from gateway.records.directory import Route
 from gateway.turns import Turn
 from router.cascade import Escalation
@@ -232,7 +232,7 @@ class Progress:
         cache = msgspec.structs.replace(self.admitted.cache, **changes)
         self.admitted = msgspec.structs.replace(self.admitted, cache=cache)
 
-    def cut_off(self, failure: BaseException | None = None) -> Answered | None:
+    def cut_off(self, failure: BaseException | None = None, reason: EndReason = "error") -> Answered | None:
         """Return the turn's end if it stopped now, or failed; None if nobody was shown anything yet."""
         turn, takeover = self.admitted.turn, self.takeover
         routed = turn.log.routed
@@ -240,7 +240,7 @@ class Progress:
             return None
         error = failure if isinstance(failure, ApiError) else None
         usage = takeover.first.streamed.usage if takeover is not None and takeover.waiting else turn.delivered()
-        streamed = Streamed(reason="error", usage=usage, error=error)
+        streamed = Streamed(reason=reason, usage=usage, error=error)
         earlier = takeover.replaced if takeover is not None else None
         return Answered(self.admitted, streamed, routed.tier, routed.model, earlier=earlier)
 

@@ -40,7 +40,7 @@ def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]
         "kv_host_bytes",
     )
     more = ("max_running", "step_tokens", "policy", "speculate", "draft_model")
-    own = ("--listen", address, "--adapters", adapters, "--log-level", "warning")
+    own = ("--listen", address, "--pool", pool.tier, "--adapters", adapters, "--log-level", "warning")
     return [sys.executable, "-m", "engine.server", *own, *_options(pool, *names, *more)]
 
 

@@ -11,7 +11,7 @@ import msgspec
 from gateway.config import checkpoints
 from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.adapters import registry_url
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import engine_address, engine_command
 

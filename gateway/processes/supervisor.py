@@ -88,7 +88,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         for tier in wrong.keys() & arrivals.state.coming.keys():
             engines.take_out(tier, str(wrong[tier]))
         for pool in here:
-            if not pool.engines:
+            if pool.own:
                 engines.start(pool)
         app = create_app(configuration, arrivals.state)
         server = GatewayServer(app, configuration.settings)
@@ -183,7 +183,7 @@ def _check_engines(settings: Settings) -> None:
     Raises:
         Failed: engines are to be started where there are none.
     """
-    own = [pool.name for pool in settings.pools if not pool.engines]
+    own = [pool.name for pool in settings.pools if pool.own]
     if own and (install := missing("engine")):
         raise Failed(
             f"pools: this host has a gateway only, and {', '.join(own)} is to be served here: {install}, or name "
@@ -209,9 +209,7 @@ def _filled(settings: Settings) -> Settings:
     """Return the settings with the addresses of what is started here."""
     replace = msgspec.structs.replace
     url = redis_url(settings)
-    pools = [
-        pool if pool.engines else replace(pool, engines=[engine_address(settings, pool)]) for pool in settings.pools
-    ]
+    pools = [replace(pool, engines=[engine_address(settings, pool)]) if pool.own else pool for pool in settings.pools]
     embedder = settings.embedder
     if _wants_embedder(settings):
         here = missing("embedder") is None

@@ -214,11 +214,18 @@ class ReplicaControl(Record, frozen=True, kw_only=True):
     KIND = "replica"
     IDENTITY = "name"
 
-    name: Annotated[Name, Meta(description="Such as `small-0`.")]
+    name: Annotated[Name, Meta(description="Id of its process.")]
     weight: Annotated[
         float, Meta(ge=0.01, le=100, description="Share of its pool's turns beside the other replicas'.")
     ] = 1.0
     drained: Annotated[bool, Meta(description="Send it no new turns; running ones finish.")] = False
+    move_after: Annotated[
+        Annotated[float, Meta(ge=0, le=86_400)] | None,
+        Meta(
+            description="Seconds after which turns that still run on a drained replica go on in others of its pool; "
+            "null: they finish where they are."
+        ),
+    ] = None
 
 
 KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route, ReplicaControl)}

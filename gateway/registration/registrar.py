@@ -27,7 +27,7 @@ from gateway.access.directory.change import Note
 from gateway.access.directory.store import Directory
 from gateway.background import Kept, Periodic, failure_reporter
 from gateway.engines.adapters import AdapterNames
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import (
     ApiError,
     Conflict,

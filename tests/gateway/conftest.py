@@ -76,8 +76,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class EngineThread:
     """A real engine that serves on a loop of its own; `stop` kills it. `config` goes to the scheduler."""
 
-    def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, **config: Any) -> None:
+    def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, id: str = "", **config: Any) -> None:
         self._tls = tls
+        self._id = id
         runner = ModelRunner(model, blocks=KV_BLOCKS)
         info = msgspec.structs.replace(runner.info, name="tiny")
         self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
@@ -91,7 +92,7 @@ class EngineThread:
 
     async def _serve(self) -> None:
         listen = "ws://127.0.0.1:0" if self._tls is None else "wss://127.0.0.1:0"
-        async with EngineServer(self.core).listening(self.address or listen, self._tls) as self.address:
+        async with EngineServer(self.core, id=self._id).listening(self.address or listen, self._tls) as self.address:
             self._listening.set()
             await self._stopping.wait()
 

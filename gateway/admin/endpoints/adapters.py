@@ -43,7 +43,7 @@ from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import IfMatch, entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.config.adapter_sources import allowed
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, invalid_value
 from gateway.http.forms import FileSink, Form
 from gateway.registration.job_state import RegistrationJob

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import PublicNamePath
 from gateway.admin.kit.endpoints import Answer, Endpoints
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import NotFound
 
 endpoints = Endpoints("models", "Base models, as the configuration names them.")
@@ -65,7 +65,7 @@ def _model(call: Call, pool: Pool) -> ModelState:
     return ModelState(
         name=pool.name,
         tier=pool.tier,
-        context_length=max((engine.context for engine in pool.engines), default=pool.text.context),
+        context_length=pool.context,
         revisions=pool.revisions,
         replicas=len(pool.engines),
         connected=sum(engine.client.connected for engine in pool.engines),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -14,9 +16,14 @@ from gateway.admin.endpoints.shapes import PathName
 from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.engines.engine import Engine
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.errors import Conflict, NotFound
 from gateway.records.directory import ReplicaControl
+
+_KEPT_SECONDS = 7 * 86_400
+"""Seconds for which the settings of a replica are kept that this gateway does not know; others may."""
+_MOST_FORGOTTEN = 10
+"""Most settings that one change deletes."""
 
 endpoints = Endpoints("pools", "Pools of engines, one for each tier, and their replicas.")
 
@@ -26,7 +33,7 @@ class PoolPath(Input, frozen=True):
 
 
 class ReplicaPath(PoolPath, frozen=True):
-    replica: Annotated[PathName, Meta(description="Such as `small-0`.")]
+    replica: Annotated[PathName, Meta(description="Id of its process, such as `small-3f9c2a`.")]
 
 
 ReplicaChange = shapes.change("ReplicaChange", ReplicaControl, without=["name"])
@@ -56,9 +63,17 @@ class ReplicaState(Struct, frozen=True):
     """Share of the pool's turns, relative to the weights of the other replicas."""
     drained: bool
     """Whether it gets no new turns."""
+    move_after: float | None
+    """Seconds after which its turns move to others while it is drained; null: they finish there."""
     turns: int
     """Turns of this gateway that run there."""
     connected: bool
+    registered: bool
+    """Whether it has announced itself."""
+    zone: str
+    """Zone of its machine, if it has told one."""
+    spot: bool
+    """Whether it has told that its machine may be taken away at short notice."""
     circuit: str
     """State of its circuit breaker: closed, open or half_open."""
     carried_tokens: int
@@ -113,11 +128,13 @@ async def show_replica(call: Call, path: ReplicaPath) -> Answer[ReplicaState]:
 async def change_replica(call: Call, path: ReplicaPath, body: Any) -> Answer[ReplicaState]:
     """Drain a replica or take it back, and set its weight.
 
-    All gateways follow within a second. Turns that run there finish.
+    All gateways follow within a second. Turns that run there finish, or move to other replicas after `move_after`
+    seconds. The settings are the process': one that is started in its place has none.
     """
     engine = _engine(call, path)
     control = await _control(call, engine)
     call.match().check(entity_tag(control.revision))
+    await _forget_former(call)
     changed = msgspec.structs.replace(control, **shapes.given(body))
     written = await call.gateway.directory.write(changed, actor=call.actor, expected=control.revision)
     return _answer(engine, written)
@@ -142,21 +159,30 @@ async def _control(call: Call, engine: Engine) -> ReplicaControl:
     return await call.gateway.directory.get(ReplicaControl, engine.name) or ReplicaControl(name=engine.name)
 
 
+async def _forget_former(call: Call) -> None:
+    """Delete settings of processes that are long gone; without that they would pile up to the directory's cap."""
+    known = {engine.name for pool in call.gateway.engines.pools for engine in pool.engines}
+    before = time.time() - _KEPT_SECONDS
+    former = [each for each in call.gateway.view.replicas().values() if each.name not in known]
+    for control in [each for each in former if each.updated_at < before][:_MOST_FORGOTTEN]:
+        with contextlib.suppress(NotFound):  # another gateway was faster
+            await call.gateway.directory.delete(ReplicaControl, control.name, actor=call.actor)
+
+
 def _answer(engine: Engine, control: ReplicaControl) -> Answer[ReplicaState]:
     return Answer(_replica(engine, control), etag=entity_tag(control.revision))
 
 
 def _pool(pool: Pool, controls: Mapping[str, ReplicaControl]) -> PoolState:
-    context = max((engine.context for engine in pool.engines), default=pool.text.context)
     replicas = [
         _replica(engine, controls.get(engine.name) or ReplicaControl(name=engine.name)) for engine in pool.engines
     ]
-    return PoolState(pool.tier, pool.name, context, pool.revisions, replicas)
+    return PoolState(pool.tier, pool.name, pool.context, pool.revisions, replicas)
 
 
 def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
-    report = engine.client.load
-    load = None
+    report, load = engine.client.load, None
+    lease = next((each for each in engine.pool.leases if each.id == engine.name), None)
     if report is not None:
         load = ReplicaLoad(
             running=report.running,
@@ -174,8 +200,12 @@ def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
         pool=engine.pool.tier,
         weight=control.weight,
         drained=control.drained,
+        move_after=control.move_after,
         turns=engine.client.live,
         connected=engine.client.connected,
+        registered=lease is not None,
+        zone=lease.zone if lease else "",
+        spot=lease.spot if lease else False,
         circuit=engine.breaker.circuit.value,
         carried_tokens=engine.load,
         load=load,

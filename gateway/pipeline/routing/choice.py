@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 
 import msgspec
 
@@ -12,31 +13,44 @@ from gateway.engines.placement import Placement, PlacementQuery
 from gateway.engines.pools import Engines
 from gateway.pipeline.routing.refusals import refused
 from gateway.pipeline.routing.tiers import Tiers
+from gateway.pipeline.routing.waking import Waking
 from gateway.pipeline.values import Admitted, Assessment, Dispatched, Embedding, Prepared
 from gateway.records.directory import Tenant
 from gateway.turns import Turn
 from router import features
 from router.complexity import score
-from router.route import ComingTier, NoRoute, RouteDecision, RouteRequest, route
+from router.route import ComingTier, NoRoute, RouteDecision, RouteRequest, TierAsleep, route
 
 
 class Routing:
     """Chooses tiers and engines under one configuration."""
 
-    def __init__(self, view: View, engines: Engines, adapters: AdapterNames, tiers: Tiers) -> None:
+    def __init__(self, view: View, engines: Engines, adapters: AdapterNames, tiers: Tiers, waking: Waking) -> None:
         self._view = view
         self._engines = engines
         self._adapters = adapters
         self._tiers = tiers
+        self._waking = waking
 
     async def dispatch(self, admitted: Admitted) -> Dispatched:
         """Choose the engine for a turn that no cache could answer.
 
+        A tier that sleeps is waited for.
+
         Raises:
             ApiError: none can answer.
+            WaitCancelled: the turn was cancelled while it waited.
         """
         assessment = admitted.foreseen or await self.assess(admitted, admitted.cache.embedding)
-        decision = self.route(admitted, assessment)
+        began = monotonic()
+        while True:
+            try:
+                decision = self.route(admitted, assessment)
+                break
+            except TierAsleep as asleep:
+                await self._waking.wait(admitted, assessment, asleep.tier, began)
+        if decision.asleep:
+            self._waking.missed(decision.asleep, admitted.turn.id)
         return Dispatched(**msgspec.structs.asdict(admitted), assessment=assessment, decision=decision)
 
     async def assess(self, prepared: Prepared, embedding: Embedding | None = None) -> Assessment:
@@ -55,6 +69,7 @@ class Routing:
 
         Raises:
             ApiError: none can answer.
+            TierAsleep: the one that is to answer has no engine now.
         """
         request, adapter = prepared.turn.request, prepared.adapter
         question = RouteRequest(
@@ -64,14 +79,14 @@ class Routing:
             choice=assessment.choice,
             output_tokens=request.max_output_tokens or 1,
         )
-        candidates = self._engines.candidates(
-            {name: len(ids) for name, ids in prepared.prompts.items()}, self._view.replicas()
-        )
+        lengths = {name: len(ids) for name, ids in prepared.prompts.items()}
+        candidates, asleep = self._engines.candidates(lengths), self._engines.asleep(lengths)
         tenant = self.tenant(prepared.turn)
         if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]
+            asleep = [each for each in asleep if tenant.may_use(each.model)]
         try:
-            return route(question, candidates, self._tiers.policy, self._coming(prepared.turn))
+            return route(question, candidates, self._tiers.policy, self._coming(prepared.turn), asleep)
         except NoRoute as refusal:
             full = partial(self._engines.retry_after, prepared.pools)
             raise refused(refusal, self.visible(prepared.turn), full) from None
@@ -82,7 +97,7 @@ class Routing:
         version = dispatched.adapter.version if dispatched.adapter else None
         prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
         question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
-        return self._engines.place(decision, question, self._view.replicas())
+        return self._engines.place(decision, question)
 
     def _coming(self, turn: Turn) -> list[ComingTier]:
         """Return the tiers that are not here yet and that the turn's tenant may use."""

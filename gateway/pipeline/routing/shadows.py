@@ -22,7 +22,8 @@ from gateway.background import BackgroundTasks
 from gateway.engines.adapters import AdapterNames
 from gateway.engines.engine import Engine
 from gateway.engines.placement import salt_of
-from gateway.engines.pools import Engines, Pool
+from gateway.engines.pool import Pool
+from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.pipeline.prompts import tokenise
 from gateway.pipeline.values import Admitted, Answered
@@ -230,8 +231,7 @@ class Shadows:
     def _engine(self, pool: Pool) -> Engine:
         """Return the least loaded engine that may be used."""
         now = monotonic()
-        drained = {name for name, control in self._view.replicas().items() if control.drained}
-        up = [each for each in pool.engines if each.client.connected and each.name not in drained]
+        up = [each for each in pool.engines if each.client.connected and not each.control.drained]
         up = [each for each in up if each.breaker.allows(now)] or up
         if not up:
             raise EngineGone(f"no engine of {pool.name!r} is up", started=False)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from gateway.config.settings import Settings, SettingsError
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.pipeline.routing.decisions import DecisionLog, LoggedDecision
 from gateway.pipeline.values import Answered, Assessment, Dispatched, Embedding, Prepared
 from gateway.protocol.requests import Message

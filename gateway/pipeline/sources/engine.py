@@ -17,6 +17,7 @@ from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations, Takeover
 from gateway.pipeline.routing.held import HeldAnswer
+from gateway.pipeline.routing.waking import WaitCancelled
 from gateway.pipeline.sink import FilteredSink, TurnSink
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
@@ -50,7 +51,12 @@ class EngineAnswers:
 
     async def answer(self, progress: Progress) -> Answered:
         """Choose an engine, then stream from it."""
-        dispatched = progress.admitted = await self._routing.dispatch(progress.admitted)
+        try:
+            dispatched = progress.admitted = await self._routing.dispatch(progress.admitted)
+        except WaitCancelled:
+            cancelled = progress.cut_off(reason="cancelled")
+            assert cancelled is not None  # that it waits was shown
+            return cancelled
         first = self._escalations.begin(dispatched)
         if first is None:
             return await self._answer_once(dispatched)

@@ -21,6 +21,17 @@ class EngineMetrics:
             "replica tier model",
             read=lambda: ((engine, up) for engine, (up, _) in self._engines.items()),
         )
+        self._refused = registry.counter(
+            "roundhouse_engine_leases_refused",
+            "Leases of engines that were not believed, by reason (seal: it is missing or wrong; form; time: it is too "
+            "old, or a clock is wrong).",
+            "reason",
+        )
+        self._wanted = registry.gauge(
+            "roundhouse_pool_wanted_turns",
+            "Turns of this gateway that wait for a sleeping tier to have an engine.",
+            "tier",
+        )
         for fields, declare in ((GAUGES, registry.read_gauge), (COUNTERS, registry.read_counter)):
             for field, meaning in fields.items():
                 declare(f"roundhouse_engine_{field}", meaning, "replica", read=partial(self._read, field))
@@ -30,6 +41,14 @@ class EngineMetrics:
         engine = (replica, tier, model)
         if engine in self._engines or len(self._engines) < MAX_SERIES:
             self._engines[engine] = (up, load)
+
+    def wanted(self, tier: str, turns: int) -> None:
+        """Set how many turns wait for a tier that may sleep; called when the page is read."""
+        self._wanted(tier).set(turns)
+
+    def refused(self, reason: str) -> None:
+        """Count a lease that is not believed."""
+        self._refused(reason).inc()
 
     def left(self, replica: str, tier: str, model: str) -> None:
         """Forget an engine that is not one of this gateway's any more."""

@@ -33,3 +33,7 @@ class LimitMetrics:
 
     def breaker(self, target: str, circuit: Circuit) -> None:
         self._breakers(target).set(_CIRCUITS[circuit])
+
+    def left(self, target: str) -> None:
+        """Forget the breaker of an engine that has gone."""
+        self._breakers.remove(target)

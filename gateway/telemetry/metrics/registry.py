@@ -37,6 +37,11 @@ class Series(Generic[M]):
             found = self._known[values] = self._metric.labels(*values)
         return found
 
+    def remove(self, *values: str) -> None:
+        """Forget what will have no values any more."""
+        if self._known.pop(values, None) is not None:
+            self._metric.remove(*values)
+
 
 class Declaration(NamedTuple):
     """One row of `docs/metrics.md`."""

@@ -28,15 +28,15 @@ async def test_pools_without_a_connected_engine_are_problems(model: Path, engine
     """Of which another tier makes up for one."""
     with EngineThread(model) as mortal:
         behind = engines(model, small=[engine.address], large=[mortal.address])
-        assert (len(behind.problems()), behind.connected) == (2, False)
+        assert (len(behind.problems()), behind.serves) == (2, False)
         await behind.start()
         await eventually(lambda: not behind.problems(), behind.problems)
         await asyncio.to_thread(mortal.stop)
         await eventually(lambda: not behind["large-0"].client.connected)
         assert behind.problems() == ["no engine of the large tier (tiny-large) is connected"]
-        assert behind.connected
+        assert behind.serves
         await behind.aclose()
-        assert (len(behind.problems()), behind.connected) == (2, False)
+        assert (len(behind.problems()), behind.serves) == (2, False)
 
 
 async def test_a_pool_is_added_when_its_model_has_come(model: Path, engine: EngineThread) -> None:

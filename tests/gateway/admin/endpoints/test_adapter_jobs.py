@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from gateway.engines.pools import Pool
+from gateway.engines.pool import Pool
 from gateway.registration import registrar
 from gateway.registration.job_state import JobState, RegistrationJob
 from tests.gateway.admin.conftest import Administer, problem

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from engine.wire import Output
+from gateway.records.directory import ReplicaControl
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.conftest import EngineThread, eventually
 
@@ -77,6 +78,23 @@ async def test_a_drained_replica_gets_no_turns(
                 assert [event.type async for event in stream][-1] in ("response.completed", "response.incomplete")
             await set_drained(0, False)
             await client.responses.create(model="small", input="again", max_output_tokens=2)
+
+
+async def test_settings_of_processes_that_are_long_gone_are_deleted(
+    administer: Administer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next change; those of the last days stay, as another gateway may know their process."""
+    async with administer() as api:
+        view, directory = api.served.gateway.view, api.served.gateway.directory
+        for name in ("small-00000a", "small-00000b"):
+            await directory.write(ReplicaControl(name=name, drained=True), actor="test")
+        await eventually(lambda: len(view.replicas()) == 2)
+        path, anyway = "/pools/small/replicas/small-0", {"if-match": "*"}
+        assert (await api.operator.patch(path, json={"weight": 2}, headers=anyway)).status_code == 200
+        await eventually(lambda: len(view.replicas()) == 3)
+        monkeypatch.setattr("gateway.admin.endpoints.pools._KEPT_SECONDS", -10)
+        assert (await api.operator.patch(path, json={"weight": 3}, headers=anyway)).status_code == 200
+        await eventually(lambda: [*view.replicas()] == ["small-0"], lambda: view.replicas())
 
 
 async def test_of_two_admins_one_sets_a_weight(administer: Administer) -> None:

@@ -1,0 +1,116 @@
+"""Keeps an engine's lease in Redis while the engine serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from engine.registration import INDEX_KEY, INDEX_LIFETIME, KEY_BYTES, LEASE_KEY, LIFETIME, Lease, sealed
+
+logger = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = 1.0
+INDEX_SECONDS = 5.0
+"""Seconds between entries in the index, which loses those whose lease has ended."""
+_REDIS_TIMEOUT = 1.0
+
+
+class Announcer:
+    """Writes the lease of one engine every second, and its id into the index of its pool."""
+
+    def __init__(self, url: str, key: bytes) -> None:
+        """
+        Args:
+            url: of the Redis that the gateways use.
+
+        Raises:
+            ValueError: it is no such address.
+        """
+        self._redis = Redis.from_url(
+            url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT, retry=Retry(NoBackoff(), 0)
+        )
+        self._key = key
+        self._written: Lease | None = None
+        self._ending = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def announced(self, lease: Callable[[], Lease]) -> AsyncIterator[None]:
+        """Keep the lease while the body runs, as this function returns it each time that it is renewed.
+
+        Without Redis the engine goes on to serve those that know it already.
+        """
+        renewing = asyncio.create_task(self._renew(lease), name="lease")
+        try:
+            yield
+        finally:
+            self._ending.set()
+            await renewing
+            await self._withdraw()
+
+    async def _renew(self, lease: Callable[[], Lease]) -> None:
+        loop = asyncio.get_running_loop()
+        indexed, away = -math.inf, False
+        while not self._ending.is_set():
+            now = loop.time()
+            due = now - indexed >= INDEX_SECONDS
+            try:
+                await self._write(lease(), indexed=due)
+            except (RedisError, OSError) as error:
+                if not away:
+                    logger.warning("not announced: Redis does not answer (%s)", type(error).__name__)
+                indexed, away = -math.inf, True
+            else:
+                if away:
+                    logger.warning("announced again")
+                indexed, away = now if due else indexed, False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEWAL_SECONDS):
+                    await self._ending.wait()
+
+    async def _withdraw(self) -> None:
+        """Delete the lease, which would also end by itself."""
+        try:
+            if self._written is not None:
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    pipeline.delete(LEASE_KEY.format(pool=self._written.pool, id=self._written.id))
+                    pipeline.zrem(INDEX_KEY.format(pool=self._written.pool), self._written.id)
+                    await pipeline.execute()
+        except (RedisError, OSError) as error:
+            logger.warning("not withdrawn: Redis does not answer (%s)", type(error).__name__)
+        finally:
+            await self._redis.aclose()
+
+    async def _write(self, lease: Lease, *, indexed: bool) -> None:
+        self._written = lease
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            value = sealed(lease, self._key)
+            pipeline.set(LEASE_KEY.format(pool=lease.pool, id=lease.id), value, px=int(1000 * LIFETIME))
+            if indexed:
+                index = INDEX_KEY.format(pool=lease.pool)
+                pipeline.zadd(index, {lease.id: lease.time})
+                pipeline.expire(index, int(INDEX_LIFETIME))
+            await pipeline.execute()
+
+
+def read_key(path: Path) -> bytes:
+    """Read the key of the installation's leases, as `roundhouse engine key` prints it.
+
+    Raises:
+        ValueError: it is none; the message names the file.
+    """
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+    except (OSError, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{path}: must hold {2 * KEY_BYTES} hex digits, as `roundhouse engine key` prints them")
+    return key

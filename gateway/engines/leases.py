@@ -1,0 +1,77 @@
+"""Reads every second which engines have announced themselves in Redis, and has the pools follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import cast
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from engine.registration import INDEX_KEY, LEASE_KEY, Lease, LeaseRefused, opened
+from gateway.background import Periodic
+from gateway.engines.pool import Pool
+from gateway.engines.pools import Engines
+from gateway.telemetry.metrics.engines import EngineMetrics
+
+log = logging.getLogger("roundhouse.engines")
+
+LOOK_SECONDS = 1.0
+MOST_ENGINES = 1000
+"""Most engines of a pool; those that were announced last count."""
+
+
+class LeasedEngines:
+    """Keeps the pools that registered engines may join up to date. Without Redis the last list holds."""
+
+    def __init__(self, redis: Redis, key: bytes, engines: Engines, metrics: EngineMetrics) -> None:
+        """Args: key: of the seals."""
+        self._redis = redis
+        self._key = key
+        self._engines = engines
+        self._metrics = metrics
+        self._refused: dict[str, set[str]] = {}
+        """Ids whose leases were refused at the last look, by pool."""
+        self._looking = Periodic("engine leases", self.look, LOOK_SECONDS)
+
+    async def start(self) -> None:
+        """Start looking; returns at once."""
+        await self._looking.start()
+
+    async def aclose(self) -> None:
+        await self._looking.aclose()
+
+    async def look(self) -> None:
+        """Read the leases of all pools once."""
+        try:
+            await asyncio.gather(*(self._look(pool) for pool in self._engines.pools if pool.registered))
+        except (RedisError, OSError) as error:
+            log.debug("leases not read", extra={"error": type(error).__name__})
+
+    async def _look(self, pool: Pool) -> None:
+        index = INDEX_KEY.format(pool=pool.tier)
+        members = cast("list[bytes]", await self._redis.zrevrange(index, 0, MOST_ENGINES - 1))
+        ids = [member.decode(errors="replace") for member in members]
+        keys = [LEASE_KEY.format(pool=pool.tier, id=id) for id in ids]
+        values = cast("list[bytes | None]", await self._redis.mget(keys)) if keys else []
+        found = {id: value for id, value in zip(ids, values, strict=True) if value is not None}
+        self._engines.announced(pool, self._believed(pool.tier, found))
+        if gone := [member for member, value in zip(members, values, strict=True) if value is None]:
+            await self._redis.zrem(index, *gone)
+
+    def _believed(self, pool: str, found: dict[str, bytes]) -> Sequence[Lease]:
+        """Return the leases that engines of ours have written just now; each other one is told of once."""
+        leases, refused, now = [], set(), time.time()
+        for id, value in found.items():
+            try:
+                leases.append(opened(value, self._key, pool=pool, id=id, now=now))
+            except LeaseRefused as refusal:
+                refused.add(id)
+                if id not in self._refused.get(pool, ()):
+                    self._metrics.refused(refusal.reason)
+                    log.error("lease refused", extra={"pool": pool, "replica": id[:64], "error": str(refusal)})
+        self._refused[pool] = refused
+        return leases

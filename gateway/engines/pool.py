@@ -1,0 +1,215 @@
+"""One pool: a model, its tokenizer, and the engines that serve it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+
+from engine.client.encoder import ConversationEncoder
+from engine.client.engine_client import EngineClient
+from engine.registration import Lease
+from engine.text.processor import TextProcessor
+from engine.tls import Certificate
+from engine.wire import ModelInfo
+from gateway.background import failure_reporter
+from gateway.config.settings import PoolSettings, RouterSettings
+from gateway.engines.engine import Engine
+from gateway.engines.merge import EnginePlace, PresentEngine, merge
+from gateway.engines.placement import Placer
+from gateway.records.directory import ReplicaControl
+from gateway.tools.formats import tool_format
+from router.health import Breaker
+from router.replica import ReplicaPolicy
+from router.shedding import Turnover
+
+RELIEF = 30.0
+"""Seconds for which a replica that is no longer listed is kept while no other one is connected."""
+_POLL = 0.05
+"""Seconds between looks for an engine that can take an answer up."""
+_SMOOTHING = 0.05
+"""Weight of the newest answer in the mean length."""
+
+Controls = Callable[[], Mapping[str, ReplicaControl]]
+"""Returns what operators have set for replicas, by name."""
+
+
+class Pool:
+    """One tier: a model, its tokenizer and the engines that serve it."""
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        router: RouterSettings,
+        tls: Certificate | None = None,
+        controls: Controls = dict,
+    ) -> None:
+        self.path = Path(settings.model)
+        """Folder or GGUF file of the checkpoint."""
+        self.tier = settings.tier
+        self.name = settings.name
+        self.text = TextProcessor.from_path(self.path)
+        self.encoder = ConversationEncoder(self.text)
+        self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
+        """Format in which the model writes function calls."""
+        self.vocabulary = self.text.digest
+        """Digest that is equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for
+        all of them."""
+        self.engines: list[Engine] = []
+        self.leaving: list[Engine] = []
+        """Replicas that are no longer listed, but still used until one of `engines` is connected."""
+        self.leases: Sequence[Lease] = ()
+        """Leases of engines that have announced themselves for this pool."""
+        self._leased: set[EnginePlace] = set()
+        """Places of replicas that only leases have told of."""
+        self.controls = controls
+        self.renamed: Callable[[Engine, str], None] = lambda engine, former: None
+        """Called with an engine that has another name from now on, and its former one."""
+        self.placer = Placer()
+        self.turnover = Turnover()
+        self.max_turns = 0
+        """Most turns that this gateway sends to the pool at the same time; 0: any number."""
+        self._answer_tokens: float | None = None
+        self._connect = partial(EngineClient, tls=tls, on_fault=failure_reporter("engine connections"))
+        self.configure(settings, router)
+        self.arrange(taken=())
+
+    @property
+    def routable(self) -> list[Engine]:
+        """Replicas to which new turns may go."""
+        return self.engines if any(each.client.connected for each in self.engines) else self.engines + self.leaving
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it has no engine that takes turns, and gets one when it is wanted."""
+        return self.may_sleep and not any(
+            engine.client.connected and not engine.client.leaving for engine in self.routable
+        )
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
+        return max((engine.context for engine in self.engines), default=self.text.context)
+
+    def configure(self, settings: PoolSettings, router: RouterSettings) -> None:
+        """Take over a new configuration; `arrange` follows the engines that it names."""
+        self.registered = settings.registered
+        """Whether engines that announce themselves join."""
+        self.may_sleep = settings.min_replicas == 0
+        """Whether it may be without engines while nobody wants it."""
+        self.waits = settings.when_asleep == "wait"
+        """Whether turns of `auto` wait for it while it sleeps; else another tier answers."""
+        self.max_turns = settings.max_turns
+        self.placer.policy = ReplicaPolicy(beta=router.replica_beta, window=router.replica_window)
+        self._configured = settings.engines
+        self._router = router
+
+    def arrange(self, *, taken: Collection[str]) -> None:
+        """Use the replicas that the configuration and the leases name; those that stay are left alone.
+
+        Args:
+            taken: names that no new replica may have.
+        """
+        before = {engine.place: engine for engine in self.leaving + self.engines}
+        present = [
+            PresentEngine(place, engine.client.id, engine.client.connected, place in self._leased)
+            for place, engine in before.items()
+        ]
+        places = merge(self._configured, self.leases, present)
+        self._leased = {place for place in places if place.address not in self._configured}
+        free = (name for index in count() if (name := f"{self.tier}-{index}") not in taken)
+        self.engines = [
+            before.pop(place)
+            if place in before
+            else Engine(
+                id or next(free),
+                self,
+                self._connect(place.address, server_name=place.server_name),
+                Breaker(failures=1, pause=1.0),
+            )
+            for place, id in places.items()
+        ]
+        for engine in self.engines:
+            engine.breaker.configure(failures=self._router.breaker_failures, pause=self._router.breaker_seconds)
+        self.leaving = list(before.values())
+        several = len(self.engines) + len(self.leaving) > 1
+        for engine in self.engines + self.leaving:
+            engine.follow_blocks(several)
+
+    async def successor(
+        self,
+        model: ModelInfo | None,
+        tokens: int,
+        until: float,
+        full: Mapping[Engine, float],
+        *,
+        unless: Callable[[], bool],
+    ) -> Engine | None:
+        """Return the engine that may go on with an answer, which may be the one that began it, started again.
+
+        None if there is none before the time `until`, or as soon as `unless` returns true.
+
+        Args:
+            model: what the answer began with.
+            tokens: most tokens that its prompt and all of it may have.
+            full: engines that are not to be asked before a time.
+        """
+        while not unless():
+            now = monotonic()
+            able = [
+                engine
+                for engine in self.routable
+                if engine.client.resumes and engine.continues(model, tokens) and full.get(engine, now) <= now
+            ]
+            if able:
+                # One that an operator has drained is better than none.
+                return min(
+                    able, key=lambda each: (each.control.drained, not each.breaker.allows(now), each.load, each.name)
+                )
+            if now > until:
+                return None
+            await asyncio.sleep(_POLL)
+        return None
+
+    @property
+    def turns(self) -> int:
+        """Number of turns that the pool's engines have from this gateway."""
+        return sum(engine.turns for engine in self.engines + self.leaving)
+
+    def answer_tokens(self, most: int) -> int:
+        """Expected length of an answer that may have `most` tokens, from the latest answers."""
+        return most if self._answer_tokens is None else min(most, round(self._answer_tokens))
+
+    def answered(self, tokens: int) -> None:
+        """Record an answer of so many tokens."""
+        mean = self._answer_tokens
+        self._answer_tokens = tokens if mean is None else mean + _SMOOTHING * (tokens - mean)
+
+    async def relieved(self) -> None:
+        """Wait until one of `engines` is connected, for a bounded time."""
+        waiting = [asyncio.create_task(engine.client.wait_connected()) for engine in self.engines]
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=RELIEF, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def announce(self, adapter: str) -> None:
+        """Tell the replica that the router would choose now that a request for this adapter version is coming."""
+        connected = [engine for engine in self.routable if engine.client.connected]
+        if connected:
+            now = monotonic()
+            likely = min(
+                connected,
+                key=lambda each: (not each.breaker.allows(now), not each.has(adapter), each.load, each.name),
+            )
+            likely.client.announce(adapter)
+
+    @property
+    def revisions(self) -> list[str]:
+        """Revisions of the model that engines of this pool have reported; normally one."""
+        return sorted({engine.client.info.revision for engine in self.engines if engine.client.info})

@@ -1,0 +1,101 @@
+"""An engine's lease in a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
+
+from engine.registration import INDEX_KEY, LEASE_KEY, LIFETIME, opened
+from engine.server import announcer as announcer_module
+from engine.server.announcer import Announcer, read_key
+from tests.engine.test_registration import KEY, LEASE
+
+pytestmark = pytest.mark.anyio
+
+AT = LEASE_KEY.format(pool="small", id=LEASE.id)
+INDEX = INDEX_KEY.format(pool="small")
+[RIGHTS] = re.findall(
+    r"^ACL SETUSER engine on >PASSWORD (.*?)$", Path("docs/operating.md").read_text("utf-8"), flags=re.MULTILINE
+)
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_url) as redis:
+        await redis.flushall()
+        yield redis
+
+
+async def test_a_lease_is_there_while_the_engine_serves(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
+    states = iter(["ready"] * 3 + ["draining"] * 10_000)
+    seen = set()
+    async with Announcer(redis_url, KEY).announced(lambda: msgspec.structs.replace(LEASE, state=next(states))):
+        while len(seen) < 2:
+            if (value := await redis.get(AT)) is not None:
+                seen.add(opened(value, KEY, pool="small", id=LEASE.id, now=LEASE.time).state)
+        assert 0 < await redis.pttl(AT) <= 1000 * LIFETIME
+        assert await redis.zrange(INDEX, 0, -1) == [LEASE.id.encode()]
+        assert await redis.ttl(INDEX) > 0
+    assert not await redis.exists(AT, INDEX)
+
+
+async def test_an_engine_costs_little_more_than_one_command_a_second(redis: Redis, redis_url: str) -> None:
+    """A write a second, and five times less often its entry in the index."""
+    async with Announcer(redis_url, KEY).announced(lambda: LEASE):
+        while not await redis.exists(AT):  # noqa: ASYNC110  Redis has no event for it
+            await asyncio.sleep(0.01)
+        before = await redis.info("commandstats")
+        await asyncio.sleep(3.2)
+        stats = await redis.info("commandstats")
+        more = {
+            name: stats[f"cmdstat_{name}"]["calls"] - before[f"cmdstat_{name}"]["calls"] for name in ("set", "zadd")
+        }
+        assert 2 <= more["set"] <= 4
+        assert more["zadd"] == 0
+
+
+async def test_without_redis_the_engine_serves_on(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, and the index has it again as soon as Redis does."""
+    monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
+    async with Announcer(f"unix://{tmp_path}/none.sock", KEY).announced(lambda: LEASE):
+        await asyncio.sleep(0.1)
+    assert [record.getMessage() for record in caplog.records if "not announced" in record.getMessage()] == [
+        "not announced: Redis does not answer (ConnectionError)"
+    ]
+
+
+async def test_the_documented_rights_of_an_engine_suffice(redis: Redis, redis_url: str) -> None:
+    await redis.execute_command("ACL SETUSER", "engine", "on", ">word", *RIGHTS.split())
+    try:
+        url = redis_url.replace("unix://", "unix://engine:word@")
+        async with Announcer(url, KEY).announced(lambda: LEASE):
+            while await redis.exists(AT, INDEX) != 2:  # noqa: ASYNC110  Redis has no event for it
+                await asyncio.sleep(0.01)
+        assert not await redis.exists(AT, INDEX)
+        async with Redis.from_url(url) as engine:
+            with pytest.raises(NoPermissionError):
+                await engine.get("rh1:{directory}:secret")
+    finally:
+        await redis.execute_command("ACL DELUSER", "engine")
+
+
+def test_a_key_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "engines.key"
+    file.write_text(KEY.hex() + "\n")
+    assert read_key(file) == KEY
+    for wrong in ("", "zz", KEY.hex()[2:]):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match="64 hex digits"):
+            read_key(file)
