@@ -7,6 +7,11 @@ from pathlib import Path
 from checks import check, run
 
 TASK = "Create a file hello.txt in the current folder. Its only content is the word hello. Then stop."
+INSTRUCTIONS = (
+    "You are a coding agent. Do what the user asks by calling your functions; then say in a sentence what you did."
+)
+"""Stands in for an agent's own instructions of thousands of tokens, with which a small model writes about its functions
+instead of calling one."""
 _SECONDS = 900
 
 

@@ -49,7 +49,7 @@ def evaluate(kind: str, model: str, path: str, *more: str) -> dict[str, float]:
         capture_output=True,
         text=True,
         env={**os.environ, "OPENAI_API_KEY": KEY},
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-300:]
     [file] = output.rglob("results_*.json")
@@ -78,4 +78,4 @@ def chat_generation() -> None:
     assert "exact_match,none" in found
 
 
-run(seconds=110)
+run(seconds=210)
