@@ -17,7 +17,7 @@ from kernels.formats.groups import GroupedWeight
 from kernels.formats.stored.gguf import TYPES, unpack
 
 every_shape = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-rows = st.sampled_from([1, 2, 5, 6, 7, 17, 33, 50])
+rows = st.sampled_from([1, 2, 5, 6, 7, 13, 17, 33, 50, 270])
 outputs = st.sampled_from([1, 16, 33, 70])
 HALVES = {"q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
 
@@ -59,7 +59,9 @@ def rounding(x: torch.Tensor) -> torch.Tensor:
 
 
 def check(packed: GroupedWeight, x: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Within a rounding of the result, one of each number of x, and what fp32 sums of the terms lose."""
+    """Within a rounding of the result, one of each number of x, and what fp32 sums of the terms lose; the same alone,
+    unless it is torch's product.
+    """
     found, exact = packed(x, bias), packed(x, bias, torch.float32)
     stored = packed.stored()
     wide = x.double()
@@ -72,6 +74,8 @@ def check(packed: GroupedWeight, x: torch.Tensor, bias: torch.Tensor | None) -> 
     assert found.dtype == x.dtype and found.shape == expected.shape
     assert bool(((found.double() - expected).abs() <= last * expected.abs() + error).all())
     assert torch.equal(exact.to(x.dtype), found)
+    if packed._built:
+        assert all(torch.equal(packed(x[row][None], bias)[0], found[row]) for row in {0, len(x) // 2, len(x) - 1})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -119,7 +123,8 @@ def test_all_layouts_are_read(isa: str, kind: str, scale: torch.dtype) -> None:
             order=torch.randperm(inputs),
         )
         packed = pack_quantized(outputs, partial(_whole, weight), torch.float32)
-        check(packed, torch.randn(7, inputs), None)
+        for rows in (7, 60):
+            check(packed, torch.randn(rows, inputs), None)
 
 
 def _whole(weight: QuantizedWeight, outputs: slice | torch.Tensor) -> QuantizedWeight:
@@ -132,12 +137,13 @@ def test_inputs_need_not_fill_a_line(isa: str, bits: int, inputs: int) -> None:
     torch.manual_seed(inputs)
     numbers = torch.randint(0, 1 << min(bits, 6), (19, inputs), dtype=torch.uint8)
     numbers = numbers.view(torch.int8) if bits == 8 else numbers
-    beside = torch.full((5, inputs + 3), torch.nan)  # what is not a row's must not be read
-    beside[:, :inputs] = torch.randn(5, inputs)
+    beside = torch.full((51, inputs + 3), torch.nan)  # what is not a row's must not be read
+    beside[:, :inputs] = torch.randn(51, inputs)
     for group in (16, 32, 128):
         weight = QuantizedWeight(numbers, bits, group, torch.rand(19, -(-inputs // group)).half(), zeros=3)
         packed = pack_quantized(19, partial(_whole, weight), torch.float32)
-        check(packed, beside[:, :inputs], torch.randn(19))
+        for rows in (5, 51):
+            check(packed, beside[:rows, :inputs], torch.randn(19))
 
 
 def test_every_number_of_e4m3_is_what_torch_takes_it_for(isa: str) -> None:

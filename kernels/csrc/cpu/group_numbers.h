@@ -19,7 +19,15 @@ namespace roundhouse {
 // one's 16 bits. Sums of a group are exact.
 struct Integers : Int16 {
   using Weights = Vector;
-  static Vector accumulate(Weights weights, const int16_t* x, Vector sum) { return add(sum, weights, pair(x)); }
+  static Vector accumulate(Weights weights, const int16_t* x, Vector sum) {
+#if defined(ROUNDHOUSE_AVX2)
+    return add(sum, weights, pair(x));
+#else
+    // Compilers load the pair by itself and move sums to and fro.
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum.lanes) : "v"(weights.lanes), "m"(*reinterpret_cast<const char(*)[4]>(x)));
+    return sum;
+#endif
+  }
 };
 
 // x as fp32, for numbers that no int16 holds.

@@ -4,126 +4,25 @@
 // numbers. A register of sums has outputs of one row side by side, and goes over a group or 32 of its inputs: with int16 it is
 // exact. Each adds to the line's sum
 //   scale * (sum(number * x) - zero * sum(x)) + offset * sum(x),
-// and lines are added times the scale of x. This order does not depend on how many rows are multiplied at a time. Numbers of
-// weights are unpacked for each few rows anew: registers that multiply are what there is least of, and others do that.
+// and lines are added times the scale of x. This order does not depend on how many rows are multiplied at a time. For few rows
+// numbers of weights are unpacked where they are multiplied, as other units of a CPU do that meanwhile; for many once.
 #include <algorithm>
 
-#include "cpu/group_numbers.h"
-#include "cpu/int8.h"
+#include "cpu/group_line.h"
 #include "cpu/linear_vector.h"
 
 namespace roundhouse {
 namespace {
 
-constexpr int kWidth = Vector::kWidth;
-constexpr int kHalves = static_cast<int>(kBlock) / kWidth;  // registers of a block's outputs
-constexpr int64_t kDigit = kLine / 4;                       // inputs
-constexpr int64_t kMostChunks = kLine / 16;
-constexpr int64_t kAhead = 8192;  // bytes of weights that are asked for in advance, at least
-
-// By a power of two. GCC 12 keeps the sums of AVX-512 in registers beside shifts, and those of AVX2 beside divisions.
-int64_t divide(int64_t x, int64_t by) { return kHalves == 1 ? x >> __builtin_ctzll(static_cast<uint64_t>(by)) : x / by; }
-
-// x as it is multiplied. In a line that has half of its inputs, digits have their first half.
-template <class Arithmetic>
-struct Operand {
-  using Number = typename Arithmetic::Number;
-  int64_t rows, lines, zero;
-  bool ends_with_half;
-  int64_t chunks;  // of a digit, which have a sum of their own: two where groups are that short
-  Number* numbers;  // [line][row][128]
-  float* scales;    // [line][row]
-  float* totals;    // [line][chunk][row], sums of numbers: of each digit's first chunk, then of each one's second
-  float* starts;    // where sums begin, -zero times these, in the type of the sums
-
-  Operand(int64_t rows, int64_t inputs, const GroupLayout& layout, void* workspace)
-      : rows(rows), lines(ceil_div(inputs, kLine)), zero(layout.zero),
-        ends_with_half(layout.span() == kLine && GroupLayout::ends_with_half(inputs)), chunks(layout.group == 16 ? 2 : 1) {
-    numbers = static_cast<Number*>(workspace);
-    scales = reinterpret_cast<float*>(numbers + lines * rows * kLine);
-    totals = scales + lines * rows;
-    starts = totals + lines * rows * kMostChunks;
-  }
-
-  int64_t place(int64_t line, int64_t chunk, int64_t row) const { return (line * kMostChunks + chunk) * rows + row; }
-
-  // A line of x, [128].
-  void put(int64_t line, int64_t row, const float* x) const {
-    Number* const to = numbers + (line * rows + row) * kLine;
-    scales[line * rows + row] = put_numbers(to, x);
-    for (int64_t chunk = 0; chunk < 4 * chunks; ++chunk) {
-      const Number* const from = to + chunk % 4 * kDigit + chunk / 4 * (kDigit / 2);
-      put_sums(from, kDigit / chunks, totals + place(line, chunk, row), starts + place(line, chunk, row));
-    }
-  }
-
- private:
-  // -> the scale, which is NaN if x is not finite.
-  static float put_numbers(int16_t* to, const float* x) {
-    const float magnitude = largest_magnitude(x, kLine);
-    const bool none = magnitude <= 1e-30f;  // below, 32767 / magnitude would be infinite
-    const Vector factor = Vector::all(none ? 0.0f : 32767.0f / magnitude);
-    for (int64_t i = 0; i < kLine; i += kWidth) Int16::store_rounded(to + i, Vector::load(x + i) * factor);
-    return none ? 0.0f : magnitude * (1.0f / 32767.0f) + (magnitude - magnitude);
-  }
-  static float put_numbers(float* to, const float* x) {
-    std::copy(x, x + kLine, to);
-    return 1;
-  }
-  void put_sums(const int16_t* x, int64_t count, float* total, float* start) const {
-    int32_t sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += x[i];
-    *total = static_cast<float>(sum);
-    const int32_t begin = static_cast<int32_t>(-zero) * sum;
-    std::memcpy(start, &begin, sizeof(begin));
-  }
-  void put_sums(const float* x, int64_t count, float* total, float* start) const {
-    float sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += x[i];
-    *total = sum;
-    *start = static_cast<float>(-zero) * sum;
-  }
-};
-
-// What numbers of a record's groups are multiplied with, and what is added.
-struct Header {
-  const GroupLayout& layout;
-  const uint8_t *steps, *scales, *offsets, *zeros;
-
-  Header(const GroupLayout& layout, const uint8_t* record) : layout(layout), steps(record) {
-    const int64_t of_groups = divide(layout.span(), layout.group) * kBlock;
-    scales = steps + 2 * kBlock * layout.steps;
-    offsets = scales + of_groups * layout.scale_bytes();
-    zeros = offsets + (layout.offsets ? of_groups * layout.scale_bytes() : 0);
-  }
-
-  // Of a register's width of outputs from `n` on.
-  Vector scale(int64_t group, int n) const {
-    const Vector stored = load(scales, group * kBlock + n);
-    return layout.steps == 0 ? stored : stored * from_half(steps + 2 * n);
-  }
-  Vector offset(int64_t group, int n) const {
-    const Vector stored = load(offsets, group * kBlock + n);
-    return layout.steps == 0 ? stored : stored * from_half(steps + 2 * ((layout.steps - 1) * kBlock + n));
-  }
-  Vector zero(int64_t group, int n) const { return from_int8(zeros + group * kBlock + n); }
-
- private:
-  Vector load(const uint8_t* begin, int64_t at) const {
-    switch (layout.type) {
-      case ScaleType::kFloat32: return Vector::load(reinterpret_cast<const float*>(begin) + at);
-      case ScaleType::kFloat16: return from_half(begin + 2 * at);
-      case ScaleType::kBfloat16: return Vector::load(reinterpret_cast<const bfloat16*>(begin) + at);
-      case ScaleType::kInt8: return from_int8(begin + at);
-      default: return from_uint8(begin + at);
-    }
-  }
-};
+// Rows of x for which weights are unpacked beforehand are more than that, and taken so many at a time.
+constexpr int64_t kFewRows = kHalves == 1 ? 48 : 12;
+constexpr int kLineRows = kHalves == 1 ? 8 : 6;
+constexpr int64_t kWaitingSums = 256 * kBlock;
 
 // A block times kCount rows of x from `row` on -> sums [kCount][16 outputs]. Weights that lie so many bytes ahead are asked for.
 template <class Kind, int kCount>
 void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* block,
-                    const Operand<typename Kind::Arithmetic>& x, int64_t row, int64_t ahead, float* sums) {
+                    const GroupOperand<typename Kind::Arithmetic>& x, int64_t row, int64_t ahead, float* sums) {
   using Arithmetic = typename Kind::Arithmetic;
   using Number = typename Arithmetic::Number;
   constexpr int kDigits = kCount < 4 ? 4 : 2;  // at a time: as many sums as there are registers for
@@ -137,7 +36,7 @@ void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* 
     const int64_t of_block = divide(line, of_record), in_record = line - of_block * of_record;
     const uint8_t* const record = block + of_block * record_bytes;
     const uint8_t* const numbers = record + header_bytes + in_record * kLineBytes;
-    const Header header(layout, record);
+    const GroupHeader header(layout, record);
     const char* next = reinterpret_cast<const char*>(numbers) + ahead;
     if (in_record == 0) {
       for (int64_t i = 0; i < header_bytes; i += 64) _mm_prefetch(next - header_bytes + i, _MM_HINT_T0);
@@ -214,10 +113,9 @@ void multiply_block(const Kind& kind, const GroupLayout& layout, const uint8_t* 
   }
 }
 
-template <class Kind, class T>
-void multiply(const LinearGroups<T>& p, GroupLayout layout, const Kind& kind) {
-  using Arithmetic = typename Kind::Arithmetic;
-  const Operand<Arithmetic> x(p.rows, p.inputs, layout, p.workspace);
+template <class T, class Kind>
+GroupOperand<typename Kind::Arithmetic> operand_of(const LinearGroups<T>& p, const GroupLayout& layout) {
+  const GroupOperand<typename Kind::Arithmetic> x(p.rows, p.inputs, layout, p.workspace);
   parallel_for(p.rows, p.rows * x.lines * kLine * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t line = 0; line < x.lines; ++line) {
@@ -234,38 +132,83 @@ void multiply(const LinearGroups<T>& p, GroupLayout layout, const Kind& kind) {
       }
     }
   });
-  const int64_t blocks = ceil_div(p.outputs, kBlock);
-  const int64_t record_bytes = layout.record_bytes(), block_bytes = layout.block_bytes(p.inputs);
-  const int64_t ahead = ceil_div(kAhead, record_bytes) * record_bytes;
-  const int64_t row_bytes = x.lines * kLine * static_cast<int64_t>(sizeof(typename Arithmetic::Number));
-  const int64_t cached = std::max<int64_t>(kRows, kCachedBytes / row_bytes / kRows * kRows);
-  parallel_parts(blocks, blocks * block_bytes * ceil_div(p.rows, kRows), [&](int64_t number, int64_t total) {
-    alignas(64) float sums[kRows * kBlock];
-    for (int64_t begin = 0; begin < p.rows; begin += cached) {
-      const int64_t count = std::min(cached, p.rows - begin), parts = ceil_div(count, kRows);
-      const int64_t pairs = ceil_div(count, 2);  // of rows: compilers do not keep the sums of five in registers
-      for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
+  return x;
+}
+
+// The sums of a block and `count` rows from `row` on become results.
+template <class T>
+void finish(const LinearGroups<T>& p, int64_t block, int64_t row, int64_t count, const float* sums) {
+  for (int64_t i = 0; i < count * kHalves; ++i) {
+    const int64_t n = block * kBlock + i % kHalves * kWidth;
+    const int lanes = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
+    if (lanes <= 0) continue;
+    const Vector sum = finish_sums(p, Vector::load(sums + i * kWidth), n, lanes);
+    const int64_t at = (row + i / kHalves) * p.out_stride + n;
+    if (p.exact != nullptr) {
+      sum.store(p.exact + at, lanes);
+    } else {
+      sum.store(p.out + at, lanes);
+    }
+  }
+}
+
+// Blocks from `first` to `last` times all rows of x, kRows or fewer at a time.
+template <class Kind, class T>
+void multiply_few(const LinearGroups<T>& p, const GroupLayout& layout, const Kind& kind,
+                  const GroupOperand<typename Kind::Arithmetic>& x, int64_t first, int64_t last) {
+  const int64_t record_bytes = layout.record_bytes(), ahead = ceil_div(kAhead, record_bytes) * record_bytes;
+  const int64_t parts = ceil_div(p.rows, kRows);
+  const int64_t pairs = ceil_div(p.rows, 2);  // of rows: compilers do not keep the sums of five in registers
+  alignas(64) float sums[kRows * kBlock];
+  for (int64_t block = first; block < last; ++block) {
+    const uint8_t* const weight = p.weight + block * layout.block_bytes(p.inputs);
+    for (int64_t part = 0; part < parts; ++part) {
+      const auto begin_of = [&](int64_t i) { return std::min(p.rows, pairs * i / parts * 2); };
+      const int64_t row = begin_of(part), count = begin_of(part + 1) - row;
+      with_constant<kRows>(count, [&](auto rows) {
+        multiply_block<Kind, decltype(rows)::value>(kind, layout, weight, x, row, part == 0 ? ahead : 0, sums);
+      });
+      finish(p, block, row, count, sums);
+    }
+  }
+}
+
+// The same for many rows, as many at a time as the third-level cache holds: a line is unpacked in the time of five rows.
+template <class Kind, class T>
+void multiply_many(const LinearGroups<T>& p, const GroupLayout& layout, const Kind& kind,
+                   const GroupOperand<typename Kind::Arithmetic>& x, int64_t first, int64_t last) {
+  const int64_t row_bytes = x.lines * kLine * static_cast<int64_t>(sizeof(*x.numbers));
+  const int64_t together = std::clamp<int64_t>(4 * kCachedBytes / row_bytes, kLineRows, kWaitingSums / kBlock);
+  alignas(64) float sums[kWaitingSums];
+  for (int64_t begin = 0; begin < p.rows; begin += together) {
+    const int64_t count = std::min(together, p.rows - begin), parts = ceil_div(count, kLineRows);
+    for (int64_t block = first; block < last; ++block) {
+      const uint8_t* const weight = p.weight + block * layout.block_bytes(p.inputs);
+      std::fill(sums, sums + count * kBlock, 0.0f);
+      for (int64_t number = 0; number < x.lines; ++number) {
+        const GroupLine<Kind> line(kind, layout, weight, x, number);
         for (int64_t part = 0; part < parts; ++part) {
-          const auto begin_of = [&](int64_t i) { return begin + std::min(count, pairs * i / parts * 2); };
-          const int64_t row = begin_of(part), next = begin_of(part + 1);
-          with_constant<kRows>(next - row, [&](auto rows) {
-            constexpr int kCount = decltype(rows)::value;
-            multiply_block<Kind, kCount>(kind, layout, p.weight + block * block_bytes, x, row, part == 0 ? ahead : 0, sums);
+          const int64_t row = count * part / parts, next = count * (part + 1) / parts;
+          with_constant<kLineRows>(next - row, [&](auto rows) {
+            line.template multiply<decltype(rows)::value>(x, begin + row, sums + row * kBlock);
           });
-          for (int64_t i = 0; i < (next - row) * kHalves; ++i) {
-            const int64_t n = block * kBlock + i % kHalves * kWidth;
-            const int lanes = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
-            if (lanes <= 0) continue;
-            const Vector sum = finish_sums(p, Vector::load(sums + i * kWidth), n, lanes);
-            const int64_t at = (row + i / kHalves) * p.out_stride + n;
-            if (p.exact != nullptr) {
-              sum.store(p.exact + at, lanes);
-            } else {
-              sum.store(p.out + at, lanes);
-            }
-          }
         }
       }
+      finish(p, block, begin, count, sums);
+    }
+  }
+}
+
+template <class Kind, class T>
+void multiply(const LinearGroups<T>& p, const GroupLayout& layout, const Kind& kind) {
+  const auto x = operand_of<T, Kind>(p, layout);
+  const int64_t blocks = ceil_div(p.outputs, kBlock);
+  parallel_parts(blocks, blocks * layout.block_bytes(p.inputs) * ceil_div(p.rows, kRows), [&](int64_t number, int64_t total) {
+    const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
+    if (p.rows <= kFewRows) {
+      multiply_few(p, layout, kind, x, first, last);
+    } else {
+      multiply_many(p, layout, kind, x, first, last);
     }
   });
 }
