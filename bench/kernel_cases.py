@@ -28,7 +28,13 @@ from kernels.ops.moe import SeparateExperts
 from kernels.registry import OPS, Cost
 
 _NAMES = {None: "bf16", "int8": "W8A15", "w8a16": "W8A16", "int4": "W4A16"}
-_STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+_STORED = {
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
 _DRAWS = {"greedy": (0, 0, 1, 0), "all": (1, 0, 1, 0), "top-k 50": (1, 50, 1, 0), "top-p 0.9": (1, 0, 0.9, 0)}
 _FLOAT32 = "float32"
 

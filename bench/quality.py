@@ -57,6 +57,7 @@ class Variant(msgspec.Struct, frozen=True):
 
 OF_FILES = (
     Variant("Roundhouse"),
+    Variant("Roundhouse, bf16 KV", kv_dtype="bf16"),
     Variant("Roundhouse, fp32 KV", "float32", kv_dtype="fp32"),
     Variant("Roundhouse, bf16 activations", "bfloat16"),
 )

@@ -18,9 +18,15 @@ from kernels import LayerCache, zeros_in_huge_pages
 
 _TAKEN = 256 * 1024 * 1024
 """Bytes taken from the system at once, so that no request waits for them; the rest is taken as it is filled."""
-KVDtype = Literal["auto", "fp32", "bf16", "fp8", "int8"]
+KVDtype = Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8"]
 """Type of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+_TYPES = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
 
 
 def kv_type(name: KVDtype, dtype: torch.dtype) -> torch.dtype:

@@ -24,7 +24,8 @@ class Precision(NamedTuple):
     quantize: Quantization | None = None
     """Quantization of the weights of linear layers (`kernels.Quantization`), if any; needs bfloat16."""
     kv_dtype: KVDtype = "auto"
-    """Type of keys and values; "auto" is that of the activations, or bf16 beside quantised weights of a checkpoint."""
+    """Type of keys and values; "auto" is that of the activations, or beside quantised weights of a checkpoint fp16 for
+    activations in float32 on the CPU and bf16 otherwise."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -38,17 +39,20 @@ class Precision(NamedTuple):
         larger part of all rounding; a GPU's tensor cores ask for bfloat16.
 
         Raises:
-            ValueError: weights in float32 are to be quantised, or keys and values kept more exactly than computed.
+            ValueError: weights in float32 are to be quantised, keys and values kept more exactly than computed, or in
+                fp16 on a GPU.
         """
         dtype, kv_dtype = self.dtype, self.kv_dtype
         if dtype == "auto":
             exact = checkpoint.config.stored_dtype == "float32" or (checkpoint.quantised and device.type == "cpu")
             dtype = "float32" if exact else "bfloat16"
         if kv_dtype == "auto" and checkpoint.quantised:
-            kv_dtype = "bf16"
+            kv_dtype = "fp16" if device.type == "cpu" and dtype == "float32" else "bf16"
         # Whoever loads weights that are quantised already refuses that.
         if self.quantize is not None and dtype != "bfloat16" and not checkpoint.quantised:
             raise ValueError(f"weights in {dtype} cannot be quantised to {self.quantize}; choose bfloat16 as data type")
         if kv_dtype == "fp32" and dtype != "float32":
             raise ValueError(f"keys and values that are computed in {dtype} cannot be kept in fp32; choose auto")
+        if kv_dtype == "fp16" and device.type != "cpu":
+            raise ValueError(f"keys and values cannot be kept in fp16 on {device.type}; choose bf16")
         return self._replace(dtype=dtype, kv_dtype=kv_dtype)

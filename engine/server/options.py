@@ -118,11 +118,11 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     kv_dtype: Annotated[
-        Literal["auto", "fp32", "bf16", "fp8", "int8"],
+        Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8"],
         Meta(
-            description="Data type of keys and values; auto is that of the activations, or bf16 if the checkpoint's "
-            "weights are quantised. fp8 and int8 hold twice the tokens of bf16 in the same memory; int8 is the more "
-            "exact of the two. fp32 needs float32 activations."
+            description="Data type of keys and values; auto is that of the activations, or if the checkpoint's weights "
+            "are quantised fp16 or, with bfloat16 activations, bf16. fp8 and int8 hold twice the tokens of bf16 in the "
+            "same memory; int8 is the more exact of the two. fp16 is for CPUs only, and fp32 needs float32 activations."
         ),
     ] = "auto"
     quantize: Annotated[

@@ -74,10 +74,10 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = "off"
     kv_dtype: Annotated[
-        Literal["auto", "fp32", "bf16", "fp8", "int8"],
+        Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8"],
         Meta(
             description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`, and "
-            "`bf16` if the checkpoint's weights are quantised."
+            "if the checkpoint's weights are quantised `fp16`, or `bf16` with bfloat16 activations."
         ),
     ] = "auto"
     yarn_factor: Annotated[

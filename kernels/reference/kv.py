@@ -1,4 +1,4 @@
-"""The keys and values of a layer, and how they become eight bits."""
+"""The keys and values of a layer, and how they become fewer bits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ class LayerCache(NamedTuple):
     """[blocks, block_size, kv_heads] fp32, what keys and values in int8 are multiplied with; None for other types."""
 
 
-MOST_FLOAT8 = 448.0
-"""The largest number of e4m3."""
 _MOST_INT8 = 127
 
 
 def quantize_kv(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
     """x [..., D] in fp32 as `dtype`, and for int8 the scales [...] with which it is to be multiplied.
 
-    fp8 e4m3 saturates at 448. Of int8 the largest magnitude of each vector is 127.
+    fp16 saturates at 65504 and fp8 e4m3 at 448. Of int8 the largest magnitude of each vector is 127.
     """
-    if dtype == torch.float8_e4m3fn:
-        return x.clamp(-MOST_FLOAT8, MOST_FLOAT8).to(dtype), None
+    if dtype in (torch.float16, torch.float8_e4m3fn):
+        most = torch.finfo(dtype).max
+        return x.clamp(-most, most).to(dtype), None
     if dtype != torch.int8:
         return x.to(dtype), None
     scales = x.abs().amax(-1) / _MOST_INT8

@@ -82,7 +82,7 @@ def test_plain_torch_runs_long_chunks_in_pieces(monkeypatch: pytest.MonkeyPatch,
     close(fast_torch.paged_attention(batch.query, batch.cache, batch.plan), batch)
 
 
-@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("dim", "window"), [(64, None), (48, 300), (20, None)])
 def test_narrower_keys_and_values_are_read_as_what_they_say(
@@ -97,7 +97,7 @@ def test_narrower_keys_and_values_are_read_as_what_they_say(
     assert torch.equal(kernels.paged_attention(batch.query[51:71], batch.cache, plan), whole[51:71])
 
 
-@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 def test_plain_torch_reads_narrower_keys_and_values(stored: torch.dtype) -> None:
     batch = Paged([(90, 1), (0, 70), (31, 3)], 6, 2, 48, stored=stored, unused=1.0)
     for run in (fast_torch.paged_attention, reference.paged_attention):
@@ -165,7 +165,7 @@ def test_threads_and_the_order_of_rows_change_nothing(isa: str) -> None:
     assert torch.equal(shuffled, torch.cat([outputs[i] for i in order]))
 
 
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (8, 2), (20, 1)])
 @pytest.mark.parametrize("window", [None, 1300])
 def test_a_long_row_is_the_same_on_any_number_of_threads(
@@ -272,7 +272,7 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         (
             "key_cache",
             batch.key_cache.double(),
-            "key_cache has another type than query, bfloat16, float8_e4m3fn or int8",
+            "key_cache has another type than query, bfloat16, float16, float8_e4m3fn or int8",
         ),
         ("tables", plan.tables.long(), "tables has another type"),
         ("tables", plan.tables[:, :1].contiguous(), "tables is too narrow for row 0"),

@@ -358,7 +358,7 @@ void run(const PagedAttention<T, C>& p) {
 template <class T, class C>
 void paged_attention(const PagedAttention<T, C>& p) {
 #if defined(ROUNDHOUSE_AMX)
-  if constexpr (std::is_same<T, bfloat16>::value) {
+  if constexpr (std::is_same<T, bfloat16>::value && !std::is_same<C, float16>::value) {
     if (AmxAttention<C>::fits(p.dim)) return run<AmxAttention<C>>(p);
   }
 #endif
@@ -384,9 +384,11 @@ int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, in
 
 template void paged_attention<float, float>(const PagedAttention<float, float>&);
 template void paged_attention<float, bfloat16>(const PagedAttention<float, bfloat16>&);
+template void paged_attention<float, float16>(const PagedAttention<float, float16>&);
 template void paged_attention<float, float8>(const PagedAttention<float, float8>&);
 template void paged_attention<float, int8_t>(const PagedAttention<float, int8_t>&);
 template void paged_attention<bfloat16, bfloat16>(const PagedAttention<bfloat16, bfloat16>&);
+template void paged_attention<bfloat16, float16>(const PagedAttention<bfloat16, float16>&);
 template void paged_attention<bfloat16, float8>(const PagedAttention<bfloat16, float8>&);
 template void paged_attention<bfloat16, int8_t>(const PagedAttention<bfloat16, int8_t>&);
 

@@ -60,6 +60,24 @@ class Widening<float> {
   void operator()(Vector word, Vector (&numbers)[1]) const { numbers[0] = word; }
 };
 
+template <>
+class Widening<float16> {
+ public:
+  void operator()(Vector word, Vector (&numbers)[2]) const {
+#if defined(ROUNDHOUSE_AVX2)
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
+                                           0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i halves = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_castps_si256(word.lanes), order), 0xd8);
+    numbers[0].lanes = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    numbers[1].lanes = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+#else
+    const __m512i bits = _mm512_castps_si512(word.lanes);
+    numbers[0].lanes = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits));
+    numbers[1].lanes = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+#endif
+  }
+};
+
 #if defined(ROUNDHOUSE_AVX2)
 
 template <>

@@ -1,5 +1,5 @@
-// The eight-bit formats of the KV cache: fp8 e4m3 (without infinities; OCP 8-bit floating point specification) and int8
-// with a scale per token and head.
+// Formats of the KV cache: fp16, fp8 e4m3 (without infinities; OCP 8-bit floating point specification) and int8 with a scale
+// per token and head.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,15 @@ struct float8 {
 };
 
 #if defined(ROUNDHOUSE_AVX2)
+
+inline Vector load(const float16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+
+// Numbers beyond the largest become that; what is not a number stays so.
+inline void store(Vector x, float16* p) {
+  const __m256 most = _mm256_set1_ps(65504.0f), least = _mm256_set1_ps(-65504.0f);
+  const __m256 value = _mm256_max_ps(least, _mm256_min_ps(most, x.lanes));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 
 inline __m128i load_bytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 
@@ -58,6 +67,15 @@ inline void store(Vector x, float8* p) {
 inline Vector absolute(Vector x) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x.lanes)}; }
 
 #else
+
+inline Vector load(const float16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+
+// Numbers beyond the largest become that; what is not a number stays so.
+inline void store(Vector x, float16* p) {
+  const __m512 most = _mm512_set1_ps(65504.0f), least = _mm512_set1_ps(-65504.0f);
+  const __m512 value = _mm512_max_ps(least, _mm512_min_ps(most, x.lanes));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 
 inline __m128i load_bytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 
@@ -118,15 +136,16 @@ inline void widen(const Source* source, int64_t count, float scale, Target* targ
 // `count` floats rounded to bf16.
 inline void narrow(const float* source, int64_t count, bfloat16* target, float*) { widen(source, count, 1.0f, target); }
 
-// `count` floats as e4m3, saturating at 448.
-inline void narrow(const float* source, int64_t count, float8* target, float*) {
+// `count` floats as fp16 or e4m3, saturating at 65504 or 448.
+template <class C>
+inline void narrow(const float* source, int64_t count, C* target, float*) {
   constexpr int kWidth = Vector::kWidth;
   int64_t i = 0;
   for (; i + kWidth <= count; i += kWidth) store(Vector::load(source + i), target + i);
   if (i == count) return;
-  float8 padded[kWidth];
+  C padded[kWidth];
   store(Vector::load(source + i, static_cast<int>(count - i)), padded);
-  std::memcpy(target + i, padded, count - i);
+  std::memcpy(target + i, padded, (count - i) * sizeof(C));
 }
 
 // `count` floats as whole multiples of `scale`, the largest of them as 127 or -127.

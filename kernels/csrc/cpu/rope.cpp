@@ -80,9 +80,11 @@ void rope_and_store(const RopeAndStore<T, C>& p) {
 
 template void rope_and_store<float, float>(const RopeAndStore<float, float>&);
 template void rope_and_store<float, bfloat16>(const RopeAndStore<float, bfloat16>&);
+template void rope_and_store<float, float16>(const RopeAndStore<float, float16>&);
 template void rope_and_store<float, float8>(const RopeAndStore<float, float8>&);
 template void rope_and_store<float, int8_t>(const RopeAndStore<float, int8_t>&);
 template void rope_and_store<bfloat16, bfloat16>(const RopeAndStore<bfloat16, bfloat16>&);
+template void rope_and_store<bfloat16, float16>(const RopeAndStore<bfloat16, float16>&);
 template void rope_and_store<bfloat16, float8>(const RopeAndStore<bfloat16, float8>&);
 template void rope_and_store<bfloat16, int8_t>(const RopeAndStore<bfloat16, int8_t>&);
 

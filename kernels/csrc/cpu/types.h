@@ -10,6 +10,10 @@ struct bfloat16 {
   uint16_t bits;
 };
 
+struct float16 {
+  uint16_t bits;
+};
+
 inline float to_float(float x) { return x; }
 
 inline float to_float(bfloat16 x) {

@@ -13,6 +13,7 @@ using tvm::ffi::TensorView;
 
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 constexpr DLDataType kBfloat16{kDLBfloat, 16, 1};
+constexpr DLDataType kFloat16{kDLFloat, 16, 1};
 constexpr DLDataType kInt8{kDLInt, 8, 1};
 constexpr DLDataType kUint8{kDLUInt, 8, 1};
 constexpr DLDataType kInt32{kDLInt, 32, 1};

@@ -11,6 +11,7 @@ struct CpuCaches {
   template <class C>
   using PagedCache = roundhouse::PagedCache<C>;
   using bfloat16 = roundhouse::bfloat16;
+  using float16 = roundhouse::float16;
   using float8 = roundhouse::float8;
   static constexpr int64_t kBlock = roundhouse::kBlock;
   static void check(const TensorView& tensor, const char* name) { check_cpu(tensor, name); }

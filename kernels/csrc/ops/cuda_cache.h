@@ -11,6 +11,7 @@ struct CudaCaches {
   template <class C>
   using PagedCache = cuda::PagedCache<C>;
   using bfloat16 = cuda::bfloat16;
+  using float16 = void;
   using float8 = cuda::float8;
   static constexpr int64_t kBlock = cuda::kBlock;
   static void check(const TensorView& tensor, const char* name) { check_cuda(tensor, name); }

@@ -1,6 +1,8 @@
 // The arguments that say where a layer's keys and values are, for the ops that read or write them.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/check.h"
 
 namespace roundhouse {
@@ -8,9 +10,11 @@ namespace roundhouse {
 // torch.float8_e4m3fn.
 constexpr DLDataType kFloat8{kDLFloat8_e4m3fn, 8, 1};
 
-// `Device` has a PagedCache<C>, the types bfloat16 and float8, kBlock, and check(tensor, name): that a tensor is on it.
+// `Device` has a PagedCache<C>, the types bfloat16, float8 and float16, which is void if it keeps none, kBlock, and
+// check(tensor, name): that a tensor is on it.
 template <class Device>
 struct CacheArguments {
+  static constexpr bool kHasFloat16 = !std::is_void<typename Device::float16>::value;
   TensorView keys, values, key_scales, value_scales;
 
   // Checks them against query or key [tokens, heads, dim].
@@ -34,6 +38,9 @@ struct CacheArguments {
   template <class T, class Run>
   void visit(const Run& run) const {
     if (is(keys, kInt8)) return run(cache<int8_t>());
+    if constexpr (kHasFloat16) {
+      if (is(keys, kFloat16)) return run(cache<typename Device::float16>());
+    }
     if (is(keys, kFloat8)) return run(cache<typename Device::float8>());
     if (is(keys, kBfloat16)) return run(cache<typename Device::bfloat16>());
     run(cache<T>());
@@ -42,8 +49,9 @@ struct CacheArguments {
  private:
   static void check_one(const TensorView& cache, const TensorView& query, const char* name) {
     Device::check(cache, name);
-    ROUNDHOUSE_CHECK(is(cache, query.dtype()) || is(cache, kBfloat16) || is(cache, kFloat8) || is(cache, kInt8))
-        << name << " has another type than query, bfloat16, float8_e4m3fn or int8";
+    ROUNDHOUSE_CHECK(is(cache, query.dtype()) || is(cache, kBfloat16) || is(cache, kFloat8) || is(cache, kInt8) ||
+                     (kHasFloat16 && is(cache, kFloat16)))
+        << name << " has another type than query, bfloat16, " << (kHasFloat16 ? "float16, " : "") << "float8_e4m3fn or int8";
     check_dimensions(cache, 4, name);
     check_size(cache, 1, Device::kBlock, name);
     check_size(cache, 3, query.size(2), name);

@@ -88,13 +88,19 @@ def test_experts_are_served_as_they_are_stored(tmp_path: Path, kind: Type) -> No
     assert tokens_of(load(path), [request(prompt, max_tokens=8)])[0] == oracle_greedy(rounded, prompt, 8)
 
 
-@pytest.mark.parametrize(("dtype", "activations", "error"), [("auto", "float32", 0.005), ("bfloat16",) * 2 + (0.05,)])
-def test_keys_and_values_are_bf16_and_activations_are_not_unless_asked_for(
-    tmp_path: Path, dtype: Literal["auto", "bfloat16"], activations: str, error: float
+@pytest.mark.parametrize(
+    ("dtype", "precision", "error"),
+    [
+        ("auto", Precision("float32", kv_dtype="fp16"), 0.0005),
+        ("bfloat16", Precision("bfloat16", kv_dtype="bf16"), 0.05),
+    ],
+)
+def test_nothing_is_rounded_to_bf16_unless_asked_for(
+    tmp_path: Path, dtype: Literal["auto", "bfloat16"], precision: Precision, error: float
 ) -> None:
     path, rounded = write(tmp_path, "llama")
     runner, prompt = ModelRunner(path, blocks=BLOCKS, precision=Precision(dtype)), random_prompt(20)
-    assert runner.precision == Precision(activations, kv_dtype="bf16")  # type: ignore[arg-type]
+    assert runner.precision == precision
     expected = oracle_logits(rounded, prompt)[-1].log_softmax(-1)
     assert float((logprobs(runner, prompt) - expected).abs().mean()) < error
 

@@ -182,7 +182,7 @@ def test_experts_are_served_as_they_are_stored(tmp_path: Path) -> None:
 def test_activations_and_kv_are_those_of_quantised_checkpoints_unless_asked_for_otherwise(tmp_path: Path) -> None:
     folder = write_quantized(tmp_path, AWQ, awq(64), dtype=torch.bfloat16)
     precision = ModelRunner(folder.stored, blocks=BLOCKS).precision
-    assert (precision.dtype, precision.kv_dtype) == ("float32", "bf16")
+    assert (precision.dtype, precision.kv_dtype) == ("float32", "fp16")
 
 
 def test_what_is_quantised_is_not_quantised_again(tmp_path: Path) -> None:
