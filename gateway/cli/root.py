@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.access.identity.secret import derive, installation_secret
 from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
+from gateway.cli.backup import backup, restore
 from gateway.cli.cache import cache
 from gateway.cli.connection import config_option, load_settings, run, with_redis
 from gateway.cli.doctor import doctor
@@ -262,10 +263,12 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
 
 main.add_command(adapter)
 main.add_command(audit)
+main.add_command(backup)
 main.add_command(cache)
 main.add_command(doctor)
 main.add_command(key)
 main.add_command(models)
+main.add_command(restore)
 main.add_command(route)
 main.add_command(safety)
 main.add_command(tenant)

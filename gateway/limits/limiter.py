@@ -42,6 +42,9 @@ MAX_LATE = 10_000
 """Most settlements kept for later while Redis is down; older ones are left to their lease."""
 MAX_SEEN = 10_000
 """Most subjects whose last counters are kept for the time without Redis."""
+PAUSE = 1.0
+"""Seconds after which a Redis that did not answer is tried again, by one turn: a fail-over takes some two seconds, and
+limits are local until it is noticed."""
 _CATCH_UP = 1.0
 """Seconds between two attempts to send late settlements."""
 _BATCH = 200
@@ -88,7 +91,7 @@ class Limiter:
         self._script = redis.register_script(SCRIPT)
         self._gateways = gateways
         self._clock = clock
-        self._breaker = Breaker(failures=5, pause=5.0)
+        self._breaker = Breaker(failures=5, pause=PAUSE)
         self._lease = int(LEASE * 1000)
         self._outstanding: dict[str, Reservation] = {}
         self._books: dict[str, Book] = {}
