@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError
 
+from engine.server.announcer import Announcer
+from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
 from tests.gateway.storage.operations import everything
@@ -65,6 +67,24 @@ async def test_the_documented_rights_suffice(serve: Serve, engine: EngineThread)
             for words in (("GET", "else"), ("FLUSHALL",), ("CONFIG SET", "save", ""), ("KEYS", "*"), ("SHUTDOWN",)):
                 with pytest.raises(NoPermissionError):
                     node.ask(*words, **login)
+        finally:
+            node.kill()
+
+
+async def test_the_documented_rights_of_an_engine_suffice() -> None:
+    with folder() as path:
+        node = Node(path / "server", free_port())
+        try:
+            node.start()
+            until(lambda: node.ask("PING"), "it answers")
+            node.ask("ACL SETUSER", "engine", *documented("engine"))
+            url = f"redis://engine:p%40ss%2Fword@127.0.0.1:{node.port}"
+            async with Announcer(url, bytes(32)).announced(lambda: LEASE):
+                await eventually(lambda: node.ask("DBSIZE") == 2)
+            assert node.ask("DBSIZE") == 0
+            assert node.ask("ACL LOG") == []
+            with pytest.raises(NoPermissionError):
+                node.ask("HGETALL", "rh1:{directory}:key", username="engine", password="p@ss/word")
         finally:
             node.kill()
 
