@@ -33,7 +33,8 @@ def server_context(files: Certificate) -> ssl.SSLContext:
 
 
 def client_context(files: Certificate) -> ssl.SSLContext:
-    """For a gateway: the engine must have a certificate of the authority for the host of its address.
+    """For a gateway: the engine must have a certificate of the authority for the host of its address, or the name that
+    it is known by.
 
     Raises:
         ValueError: as `server_context`.

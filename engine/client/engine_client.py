@@ -120,7 +120,7 @@ class EngineClient:
         self._tls = tls
         self.server_name = server_name
         self._on_fault = on_fault
-        self._connected = asyncio.Event()
+        self._connected, self._retry = asyncio.Event(), asyncio.Event()
         self._live: dict[str, Generation] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -181,6 +181,10 @@ class EngineClient:
     async def wait_connected(self) -> None:
         """Wait until the engine answers; from then on `info` is known. Combine with `asyncio.timeout`."""
         await self._connected.wait()
+
+    def retry(self) -> None:
+        """Connect at once, if the connection is lost, instead of after a pause."""
+        self._retry.set()
 
     def generate(
         self,
@@ -284,8 +288,7 @@ class EngineClient:
             try:
                 link = self._link = Link(self.address, self._receive, max_size=MAX_STEP_BYTES)
                 async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
-                    tls = None if self._tls is None else client_context(self._tls)
-                    await link.connect(tls, self.server_name)
+                    await link.connect(None if self._tls is None else client_context(self._tls), self.server_name)
                 await self._watch(link)
             except Exception as reason:  # whatever it was ends this connection, never the next one
                 # That the engine is not up yet is no fault to report; anything unexpected is.
@@ -300,7 +303,10 @@ class EngineClient:
             finally:
                 await self._lose()
             # Spread out, so that many gateways do not meet a restarted engine in the same instant.
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff * random.uniform(0.5, 1.0)):
+                    await self._retry.wait()
+            self._retry.clear()
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     def _receive(self, message: bytes) -> None:
@@ -385,8 +391,7 @@ class EngineClient:
         self._idle.set()
         self._tell_blocks(Blocks(cleared=True))
         for generation in lost.values():
-            gone = EngineGone(f"engine {self.address} went away", started=generation.started)
-            generation.fail(gone)
+            generation.fail(EngineGone(f"engine {self.address} went away", started=generation.started))
         if link is not None:
             try:
                 await link.aclose()

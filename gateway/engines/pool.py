@@ -120,6 +120,9 @@ class Pool:
         ]
         places = merge(self._configured, self.leases, present)
         self._leased = {place for place in places if place.address not in self._configured}
+        for place, id in places.items():
+            if place in before and id != before[place].name and id and not before[place].client.connected:
+                before[place].client.retry()  # another process is there now
         free = (name for index in count() if (name := f"{self.tier}-{index}") not in taken)
         self.engines = [
             before.pop(place)

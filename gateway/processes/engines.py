@@ -26,11 +26,10 @@ class Say(Protocol):
 
 def bounded_context(pool: Pool) -> list[str]:
     """Say that a tier takes shorter requests than its model could, if that is so."""
-    context = max(engine.context for engine in pool.engines)
-    if context >= pool.text.context:
+    if pool.context >= pool.text.context:
         return []
     return [
-        f"  the {pool.tier} tier takes {context:,} tokens a request, its model could take {pool.text.context:,}: "
+        f"  the {pool.tier} tier takes {pool.context:,} tokens a request, its model could take {pool.text.context:,}: "
         "kv_tokens and adapter_share say how many (docs/configuration.md)"
     ]
 

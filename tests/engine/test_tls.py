@@ -121,6 +121,24 @@ async def test_a_gateway_refuses_an_engine_with_another_hosts_certificate(tmp_pa
         await other.stop()
 
 
+async def test_a_certificate_may_be_for_a_name_instead_of_the_host(tmp_path: Path, authority: Authority) -> None:
+    """One for all engines, wherever they are; a gateway takes no other name."""
+    named = ScriptedEngine(tmp_path / "unused", server_context(authority.issue("engines.internal")))
+    await named.start()
+    ours = authority.issue("gateway.internal")
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT),
+            EngineClient(named.address, tls=ours, server_name="engines.internal") as client,
+            EngineClient(named.address, tls=ours, server_name="else.internal") as other,
+        ):
+            await client.wait_connected()
+            await asyncio.sleep(0.5)
+            assert not other.connected
+    finally:
+        await named.stop()
+
+
 async def test_renewed_files_are_used_by_the_next_connection(
     engine: ScriptedEngine, authority: Authority, stranger: Authority
 ) -> None:

@@ -14,6 +14,9 @@ from engine.wire import Output
 from gateway.records.directory import ReplicaControl
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.conftest import EngineThread, eventually
+from tests.gateway.engines.test_leases import Board, board
+
+__all__ = ["board"]
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +36,16 @@ async def test_pools_show_what_their_engines_report(administer: Administer, engi
         assert engine.address not in str(pool)
         problem(await api.operator.get("/pools/large"), 404, "not_found")
         problem(await api.operator.get("/pools/small/replicas/small-7"), 404, "not_found")
+
+
+async def test_what_an_engine_tells_of_its_machine_is_shown(
+    administer: Administer, board: Board, engine: EngineThread
+) -> None:
+    await board.announce("small-00000a", engine.address, zone="eu-1a", spot=True)
+    async with administer(engines={"small": []}, pool={"registered": True}) as api:
+        [replica] = (await api.operator.get("/pools/small")).json()["replicas"]
+        shown = {name: replica[name] for name in ("name", "connected", "registered", "zone", "spot")}
+        assert shown == {"name": "small-00000a", "connected": True, "registered": True, "zone": "eu-1a", "spot": True}
 
 
 async def test_a_drained_replica_gets_no_turns(
