@@ -215,7 +215,6 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         engines: dict[str, list[str]] | None = None,
         pool: dict[str, Any] | None = None,
         adapters: dict[str, Any] | None = None,
-        redis_at: str = redis_url,
         redis_options: dict[str, Any] | None = None,
         **sections: Any,
     ) -> Settings:
@@ -231,7 +230,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
             turns=TurnSettings(**(turns or {})),
             limits=LimitSettings(**(limits or {})),
             redis=RedisSettings(
-                **{"url": redis_at, "timeout": 5.0, "data": str(tmp_path / "data"), **(redis_options or {})}
+                **{"url": redis_url, "timeout": 5.0, "data": str(tmp_path / "data"), **(redis_options or {})}
             ),
             adapters=AdapterSettings(**{"registry": str(tmp_path / "adapters"), "poll": 0.01, **(adapters or {})}),
             pools=pools,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError
 
 from engine.registration import INDEX_KEY, LEASE_KEY, LIFETIME, opened
 from engine.server import announcer as announcer_module
@@ -21,9 +19,6 @@ pytestmark = pytest.mark.anyio
 
 AT = LEASE_KEY.format(pool="small", id=LEASE.id)
 INDEX = INDEX_KEY.format(pool="small")
-[RIGHTS] = re.findall(
-    r"^ACL SETUSER engine on >PASSWORD (.*?)$", Path("docs/operating.md").read_text("utf-8"), flags=re.MULTILINE
-)
 
 
 @pytest.fixture
@@ -74,21 +69,6 @@ async def test_without_redis_the_engine_serves_on(
     assert [record.getMessage() for record in caplog.records if "not announced" in record.getMessage()] == [
         "not announced: Redis does not answer (ConnectionError)"
     ]
-
-
-async def test_the_documented_rights_of_an_engine_suffice(redis: Redis, redis_url: str) -> None:
-    await redis.execute_command("ACL SETUSER", "engine", "on", ">word", *RIGHTS.split())
-    try:
-        url = redis_url.replace("unix://", "unix://engine:word@")
-        async with Announcer(url, KEY).announced(lambda: LEASE):
-            while await redis.exists(AT, INDEX) != 2:  # noqa: ASYNC110  Redis has no event for it
-                await asyncio.sleep(0.01)
-        assert not await redis.exists(AT, INDEX)
-        async with Redis.from_url(url) as engine:
-            with pytest.raises(NoPermissionError):
-                await engine.get("rh1:{directory}:secret")
-    finally:
-        await redis.execute_command("ACL DELUSER", "engine")
 
 
 def test_a_key_is_read(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def test_a_gateway_without_redis_is_degraded(serve: Serve) -> None:
     """Until Redis answers again: turns go on, within limits of its own."""
     redis = redis_server()
     with redis as url:
-        async with serve(redis_at=url) as served:
+        async with serve(redis_options={"url": url}) as served:
             await asyncio.to_thread(redis.stop)
             ready = await get(served, "/readyz")
             assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
@@ -109,7 +109,7 @@ async def test_a_gateway_that_answers_nobody_without_redis_is_not_ready(
 ) -> None:
     redis = redis_server()
     with redis as url:
-        async with serve(redis_at=url, **changes) as served:
+        async with serve(redis_options={"url": url}, **changes) as served:
             await asyncio.to_thread(redis.stop)
             ready = await get(served, "/readyz")
             assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
@@ -133,7 +133,7 @@ async def test_a_secret_that_could_not_be_compared_at_the_start_is_compared_once
     redis = redis_server()
     with redis as url, caplog.at_level(logging.ERROR, "roundhouse.identity"):
         await asyncio.to_thread(redis.stop)
-        async with serve(redis_at=url) as served:
+        async with serve(redis_options={"url": url}) as served:
             assert (await get(served, "/readyz")).json()["status"] == "degraded"
             async with Redis.from_url(url) as client:
                 async with turn:  # else the gateway may be the first to set the fingerprint

@@ -218,7 +218,7 @@ async def test_turns_go_on_without_redis(serve: Serve) -> None:
     """Limits are kept within the process, the cache misses; nothing leaks when Redis comes back."""
     redis = redis_server()
     with redis as url:
-        async with serve(redis_at=url) as served:
+        async with serve(redis_options={"url": url}) as served:
             await asyncio.to_thread(redis.stop)
             down = await run(served, request(sampling=Sampling(temperature=0)))
             await asyncio.to_thread(redis.start)

@@ -393,8 +393,8 @@ class TestFindings:
         assert "retry-after" in caught.value.response.headers
 
     async def test_turns_go_on_without_redis(self, serve: Serve, speaker: Speaker) -> None:
-        server = redis_server()
-        with server as url:
-            async with serve(engines={"small": [speaker.engine.address]}, safety=REDACT, redis_at=url) as served:
+        engines = {"small": [speaker.engine.address]}
+        with (server := redis_server()) as url:
+            async with serve(engines=engines, safety=REDACT, redis_options={"url": url}) as served:
                 await asyncio.to_thread(server.stop)
                 assert (await served.client.responses.create(model="auto", input="hello")).output_text == SHOWN

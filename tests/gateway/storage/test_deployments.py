@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
 
 async def run(serve: Serve, engine: EngineThread, url: str) -> None:
     engines = {"small": [engine.address], "medium": [engine.address]}
-    options: dict[str, Any] = {"redis_at": url, "redis_options": {"wait_replicas": 0}, "engines": engines}
+    options: dict[str, Any] = {"redis_options": {"url": url, "wait_replicas": 0}, "engines": engines}
     async with serve(**options) as one, serve(**options) as other:
         for served, its_peer in ((one, other), (other, one)):
             await eventually(lambda s=served, p=its_peer: p.gateway.presence.id in s.gateway.presence.others)

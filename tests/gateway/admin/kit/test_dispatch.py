@@ -82,7 +82,7 @@ async def test_merge_patch_is_a_change_as_well(administer: Administer) -> None:
 
 async def test_without_redis_the_answer_is_503(administer: Administer) -> None:
     """What cannot be recorded is not done."""
-    async with administer(redis_at="unix:///nowhere/redis.sock") as api:
+    async with administer(redis_options={"url": "unix:///nowhere/redis.sock"}) as api:
         problem(await api.operator.get("/tenants"), 503, "unavailable")
         problem(await api.operator.get("/tenants/shop"), 503, "unavailable")
         problem(await api.operator.get("/jobs"), 503, "unavailable")

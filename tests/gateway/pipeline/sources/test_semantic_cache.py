@@ -332,7 +332,7 @@ class TestFailures:
         """Killed while turns run, and back: zero failed requests, and hits again."""
         server = redis_server()
         with server as url:
-            async with semantic(serve, frames, embedder, redis_at=url) as served:
+            async with semantic(serve, frames, embedder, redis_options={"url": url}) as served:
                 await ask(served, ASKED)
                 asking = [asyncio.create_task(ask(served, f"{ALIKE} {number}")) for number in range(20)]
                 await asyncio.sleep(0.02)
