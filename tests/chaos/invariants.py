@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gateway.billing.entry import LedgerEntry
 from gateway.turns.ids import gateway_of
 from tests.chaos.cases import Whole
-from tests.chaos.faults import LANES, LOSES_ENGINE, REDIS_AWAY, Injected, Kind
+from tests.chaos.faults import ENGINES, LANES, LOSES_ENGINE, REDIS_AWAY, Injected, Kind
 from tests.chaos.records import TurnRecord
 
 PICO = 1_000_000
@@ -57,6 +57,9 @@ def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
     if turn.failure == "engine_failed":
         lost = [fault for fault in during if fault.kind in LOSES_ENGINE]
         return Excuse("three engines lost", lost[-1].kind) if len(lost) >= _ENGINES_LOST else None
+    if turn.failure == "unavailable":
+        away = [fault for fault in during if fault.kind in LANES[0]]
+        return Excuse("no engine was there", away[-1].kind) if len(away) >= ENGINES else None
     if turn.failure == "insufficient_quota":
         return Excuse("its budget is spent") if turn.tenant == "poor" else None
     gone = turn.failure in _GIVEN_UP or turn.failure.startswith("told: ")

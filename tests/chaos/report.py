@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bench.report import Environment
 from tests.chaos.faults import LOSES_ENGINE, Injected, Kind
-from tests.chaos.invariants import gaps, quantile
+from tests.chaos.invariants import Excuse, gaps, quantile
+from tests.chaos.records import TurnRecord
 from tests.chaos.run import Outcome
 
 PAGE = Path(__file__).parents[2] / "bench" / "results" / "chaos.md"
@@ -20,7 +21,9 @@ HUNG_AIM = 6.0
 _PREFACE = """\
 # Random faults
 
-{environment}, which clients, gateways, engines and Redis share. Written by `make chaos CHAOS_ARGS=--write`.
+{environment}.
+
+Clients, gateways, engines and Redis share the machine. Written by `make chaos CHAOS_ARGS=--write`;
 [failures.md](../../docs/failures.md#random-faults) says what is injected and what must hold. *Under way* are turns that
 ran when a fault began; *moved* are those of the harmed engine that were in the middle of their text; a *gap* is the
 longest pause in the text of a turn around the fault.\
@@ -35,12 +38,13 @@ def summary(outcome: Outcome) -> str:
     """Return the figures of a run in a few lines."""
     plan, turns = outcome.plan, outcome.turns
     # A budget that is spent is no failure of ours, but what it is for.
-    failed = Counter(f"{turn.failure} ({why.reason})" for turn, why in outcome.excused if why.kind)
+    failed = Counter(_failure(turn, why) for turn, why in outcome.excused if why.kind)
     refused = Counter(code for turn in turns for _, code in turn.refusals)
+    moved = sum(len(gaps(turns, fault)) for fault in outcome.injected if fault.kind in _MOVES)
     lines = [
         f'seed {plan.seed}, {plan.clients} clients, `on_redis_down = "{plan.on_redis_down}"`, {outcome.seconds:.0f} s',
         f"{len(outcome.injected)} faults, {len(turns)} turns, {sum(turn.interruptions for turn in turns)} connections "
-        f"lost, {outcome.moves} or more answers moved",
+        f"lost, {moved} answers moved in the middle of their text",
         f"wrong: **{len(outcome.problems)}** (text lost, doubled or changed; numbers, tokens, ledger, limits, leaks); "
         f"limits compared {outcome.looks} times",
         f"failed as they may: {_counts(failed)}",
@@ -74,10 +78,14 @@ def _line(kind: Kind, faults: list[Injected], outcome: Outcome) -> str:
     caught = [gap for fault in faults for gap in gaps(outcome.turns, fault)]
     begun = [fault.began for fault in faults]
     under_way = sum(turn.began <= at <= (turn.ended or math.inf) for turn in outcome.turns for at in begun)
-    failed = Counter(f"{turn.failure} ({why.reason})" for turn, why in outcome.excused if why.kind is kind)
+    failed = Counter(_failure(turn, why) for turn, why in outcome.excused if why.kind is kind)
     moved = str(len(caught)) if kind in _MOVES else ""
     p50, p99 = (f"{quantile(caught, share):.2f}" if caught else "" for share in (0.5, 0.99))
     return f"| {kind} | {len(faults)} | {under_way} | {moved} | {_counts(failed)} | {p50} | {p99} |"
+
+
+def _failure(turn: TurnRecord, why: Excuse) -> str:
+    return f"{turn.failure.partition(':')[0]} ({why.reason})"
 
 
 def _counts(counted: Counter[str]) -> str:

@@ -62,8 +62,6 @@ class Outcome:
     """What must not be; none is excused."""
     excused: list[tuple[TurnRecord, Excuse]] = field(default_factory=list)
     """Turns that failed, and why they might."""
-    moves: int = 0
-    """Answers that another engine took up, as gateways counted that lived to the end."""
     looks: int = 0
     """Number of times that the limits were compared with what was used and held."""
 
@@ -166,9 +164,6 @@ async def _examine_rest(built: Installation, outcome: Outcome) -> None:
     spent = sum(entry.picodollars or 0 for entry in charged)
     if spent > built.budget * PICO:
         outcome.problems.append(f"poor has spent {spent} picodollars of {built.budget} micro-dollars")
-    for gateway in built.gateways:
-        values = await gateway.metrics()
-        outcome.moves += int(sum(v for name, v in values.items() if name.startswith("roundhouse_answer_moves_total")))
 
 
 async def _at_rest(built: Installation, patient: bool) -> list[str]:

@@ -65,6 +65,12 @@ def test_an_answer_may_fail_after_three_engines_only() -> None:
     assert excuse(failed, [*lost[:2], injected(Kind.ENGINE_KILLED, began=100.0)]) is None
 
 
+def test_a_turn_may_fail_without_a_text_if_engines_fail_one_after_the_other() -> None:
+    failed = turn(failure="unavailable")
+    assert excuse(failed, [injected(Kind.ENGINE_CUT), injected(Kind.ENGINE_KILLED)])
+    assert excuse(failed, [injected(Kind.ENGINE_KILLED), injected(Kind.REDIS_KILLED)]) is None
+
+
 @pytest.mark.parametrize("code", ["gateway_lost", "response_not_found"])
 def test_a_turn_may_be_lost_with_its_own_gateway_only(code: str) -> None:
     failed = turn(failure=code)
