@@ -23,6 +23,8 @@ _AFTERMATH = 15.0
 """Seconds after a fault in which turns may be refused: breakers try again at growing intervals."""
 _SILENT = 2.0
 """Seconds without a heartbeat after which other gateways may give a gateway up."""
+_FOR_ALL = frozenset({Kind.REDIS_KILLED, Kind.REDIS_STOPPED, Kind.REDIS_FULL})
+"""Kinds that take Redis from all gateways."""
 _GIVEN_UP = frozenset({"gateway_lost", "response_not_found"})
 
 
@@ -72,14 +74,14 @@ def _gone(turn: TurnRecord, fault: Injected) -> Excuse | None:
     its_own = fault.gateway in gateways or not gateways  # a terminal does not tell where it was
     if fault.kind is Kind.GATEWAY_KILLED and its_own:
         return Excuse("its gateway was killed", fault.kind)
-    if _silenced(fault) and (its_own or fault.kind in (Kind.REDIS_KILLED, Kind.REDIS_STOPPED)):
+    if _silenced(fault) and (its_own or fault.kind in _FOR_ALL):
         return Excuse("its gateway counted as dead", fault.kind)
     return None
 
 
 def _silenced(fault: Injected) -> bool:
     """Whether the fault kept heartbeats of a gateway from the others for long enough."""
-    return fault.kind in REDIS_AWAY | {Kind.GATEWAY_STOPPED} and fault.fault.seconds >= _SILENT
+    return fault.kind in REDIS_AWAY | {Kind.GATEWAY_STOPPED} and fault.ended - fault.began >= _SILENT
 
 
 def refused_without_reason(turn: TurnRecord, faults: Sequence[Injected]) -> list[str]:
