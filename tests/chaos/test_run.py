@@ -18,7 +18,7 @@ SHORT = (
     Kind.DISK_FULL,
     Kind.REDIS_PARTED,
     Kind.ENGINE_KILLED,
-    Kind.GATEWAY_KILLED,
+    Kind.GATEWAY_DRAINED,
     Kind.REDIS_FULL,
     Kind.ENGINE_PARTED,
     Kind.GATEWAY_STOPPED,
