@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 
 from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
@@ -90,20 +91,29 @@ from gateway.storage.presence import Presence
 from gateway.storage.redis import BatchingRedis
 from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
+from gateway.telemetry.siblings import Siblings
 from gateway.turns import Turns
 from gateway.turns.compaction import Compactions
 from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
+from gateway.turns.ids import ResponseIds
 from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.turns.seal import Seal
 from gateway.ws.socket import SocketConnections
 
 
-def create_app(configuration: Configuration | Settings, arrivals: ArrivalState | None = None) -> Starlette:
+def create_app(
+    configuration: Configuration | Settings,
+    arrivals: ArrivalState | None = None,
+    siblings: Siblings | None = None,
+    admin_socket: socket.socket | None = None,
+) -> Starlette:
     """Make the application. Its parts exist while its lifespan runs, as `app.state.gateway`.
 
     Args:
         arrivals: which models are not here yet; None: all are.
+        siblings: the processes that share the port with this one; None: there are none.
+        admin_socket: what `admin.listen` names, if it is bound already.
     """
     if isinstance(configuration, Settings):
         configuration = Configuration(configuration)
@@ -126,33 +136,39 @@ def create_app(configuration: Configuration | Settings, arrivals: ArrivalState |
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with running(change, arrivals) as gateway:
             app.state.gateway = admin.state.gateway = gateway
-            async with listening(admin, change):
+            async with listening(admin, change, admin_socket):
                 yield
 
-    return Starlette(
-        routes=[
-            *([] if settings.admin.listen else [Mount("/admin", admin)]),
-            *responses.routes,
-            *conversations.routes,
-            *feedback.routes,
-            *chat_completions.routes,
-            *completions.routes,
-            *messages.routes,
-            *ollama.routes,
-            *embeddings.routes,
-            *files.routes,
-            *batches.routes,
-            *models.routes,
-            *openapi.routes,
-            *tickets.routes,
-            *tokenizer.routes,
-            *health.routes,
-            *page.routes,
-        ],
+    app = Starlette(
+        routes=([] if settings.admin.listen else [Mount("/admin", admin)]) + _routes(),
         middleware=middleware,
         exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _on_error),
         lifespan=lifespan,
     )
+    app.state.siblings = siblings
+    return app
+
+
+def _routes() -> list[BaseRoute]:
+    """What clients ask for."""
+    return [
+        *responses.routes,
+        *conversations.routes,
+        *feedback.routes,
+        *chat_completions.routes,
+        *completions.routes,
+        *messages.routes,
+        *ollama.routes,
+        *embeddings.routes,
+        *files.routes,
+        *batches.routes,
+        *models.routes,
+        *openapi.routes,
+        *tickets.routes,
+        *tokenizer.routes,
+        *health.routes,
+        *page.routes,
+    ]
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -225,15 +241,15 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
 
     view, limiter, metrics = services.view, services.limiter, services.metrics
     make_pipeline = partial(_pipeline, services)
-    seal = Seal(derive(secret, "turns"))
+    seal, ids = Seal(derive(secret, "turns")), ResponseIds(derive(secret, "response ids"), presence.id)
     context = Context(Conversations(redis, seal, settings.turns), Compactions(seal))
-    turns = Turns(await make_pipeline(settings), settings.turns, context, presence.id)
+    turns, tickets = Turns(await make_pipeline(settings), settings.turns, context, ids), Tickets(redis)
     services.flights.find = turns.look
     last_used, issuers = await starter.start(LastUsed(redis)), await starter.start(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
-    tickets = Tickets(redis)
     connections = SocketConnections(settings, identity, tickets, turns, metrics, limiter, view)
     heartbeat = Heartbeat(presence.id, services.engines, metrics.activity)
+    presence.on_death.append(lambda gateway: services.ledger.search())
     presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
     await starter.start(presence)
     stack.push_async_callback(turns.aclose)
@@ -298,8 +314,8 @@ async def _services(
     cache = ResponseCache(redis, **settings.cache.bounds)
     embedder = None
     if settings.embedder.enabled and settings.embedder.address is not None:
-        socket = Path(settings.embedder.address.removeprefix("unix://"))
-        embedder = await start(EmbedderClient(socket, on_fault=failure_reporter("embedder")))
+        at = Path(settings.embedder.address.removeprefix("unix://"))
+        embedder = await start(EmbedderClient(at, on_fault=failure_reporter("embedder")))
     shadows = await start(Shadows(engines, adapters, view, embedder, metrics))
     canaries = Canaries(redis, directory, view, metrics, shadows)
     await starter.repeat("canaries", canaries.flush, 1.0)

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -66,6 +66,25 @@ def url(settings: Settings, bound: socket.socket) -> str:
     return f"http://{shown}:{bound.getsockname()[1]}"
 
 
+@contextlib.contextmanager
+def signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+    """Handle signals while the body runs: SIGTERM and SIGINT stop; SIGHUP reloads, or stops if the terminal that this
+    process was started in is gone."""
+    loop, terminal = asyncio.get_running_loop(), os.isatty(0)
+
+    def hang_up() -> None:
+        (stop if terminal and not os.isatty(0) else reload)()
+
+    for number in _STOP:
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        for number in (*_STOP, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
 class GatewayServer(uvicorn.Server):
     """uvicorn with our signals: the first one to stop drains, the second one ends at once; SIGHUP reloads."""
 
@@ -91,7 +110,6 @@ class GatewayServer(uvicorn.Server):
         self._app = app
         self._draining: asyncio.Task[None] | None = None
         self._reloading: set[asyncio.Task[None]] = set()
-        self._terminal = os.isatty(0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then exempt what stays (tokenizers, templates, modules) from garbage collection.
@@ -107,15 +125,8 @@ class GatewayServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Replace uvicorn's signal handlers, which would end the server at once."""
-        loop = asyncio.get_running_loop()
-        for number in _STOP:
-            loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        try:
+        with signals(self.stop, self.reload):
             yield
-        finally:
-            for number in (*_STOP, signal.SIGHUP):
-                loop.remove_signal_handler(number)
 
     def stop(self) -> None:
         """Drain, then end; called again, end at once."""
@@ -123,13 +134,6 @@ class GatewayServer(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         else:
             self.should_exit = True
-
-    def _hang_up(self) -> None:
-        """Handle SIGHUP: stop if the terminal that the server was started in is gone, else reload."""
-        if self._terminal and not os.isatty(0):
-            self.stop()
-        else:
-            self.reload()
 
     def reload(self) -> None:
         """Read the configuration again; the outcome is logged."""

@@ -30,8 +30,13 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(admin: Starlette, configuration: Configuration) -> AsyncIterator[None]:
+async def listening(
+    admin: Starlette, configuration: Configuration, bound: socket.socket | None = None
+) -> AsyncIterator[None]:
     """Serve `admin` on `admin.listen` while the body runs; nothing if it is served beside everything else.
+
+    Args:
+        bound: a socket that is bound to it already, and which other processes serve too.
 
     Raises:
         SettingsError: the address cannot be used.
@@ -69,8 +74,8 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
             timeout_graceful_shutdown=5,
         )
     )
-    with _bound(address) as bound:
-        serving = asyncio.create_task(server.serve(sockets=[bound]))
+    with contextlib.nullcontext(bound) if bound is not None else bind(address) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield
         finally:
@@ -79,7 +84,12 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
 
 
 @contextlib.contextmanager
-def _bound(address: str) -> Iterator[socket.socket]:
+def bind(address: str) -> Iterator[socket.socket]:
+    """Bind a socket to `admin.listen` while the body runs.
+
+    Raises:
+        SettingsError: the address cannot be used.
+    """
     try:
         if address.startswith("unix:"):
             path = Path(address.removeprefix("unix:"))

@@ -1,9 +1,10 @@
 """The usage ledger as a gateway keeps it: every turn that ended, once, however long Redis is away.
 
 An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that no turn
-waits for Redis. A process that is killed loses no turn that had ended: the next gateway with the same
-`redis.data` writes it. Of the turns that were running it finds their last checkpoint, `usage.flush_interval` old at
-most, and enters them as `lost`. Where the disk is gone together with the machine, what had not reached Redis is lost.
+waits for Redis. A process that is killed loses no turn that had ended: another gateway with the same folder of journals
+writes it, at once or when it starts. Of the turns that were running it finds their last checkpoint,
+`usage.flush_interval` old at most, and enters them as `lost`. Where the disk is gone together with the machine, what
+had not reached Redis is lost.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ MAX_IN_MEMORY = 10_000
 _BATCH = 200
 CONFIRMATION = 10.0
 """Seconds after which entries that Redis has taken are forgotten here although too few of its replicas have them."""
+SEARCH = 60.0
+"""Seconds between two searches for dead writers' journals, if no gateway dies meanwhile."""
 UPKEEP = 600.0
-"""Seconds between two searches for dead writers' journals and for what is old enough to be deleted."""
+"""Seconds between two searches for what is old enough to be deleted."""
 
 Snapshot = Callable[[], LedgerEntry | None]
 
@@ -67,8 +70,9 @@ class Ledger:
         folder: Path,
         replicas: Replicas = Replicas(),  # noqa: B008  it is frozen
     ) -> None:
-        """Args: folder: of the journals; shared by the gateways of one machine; replicas: that must have what is
-        written, before it is forgotten here."""
+        """Args: folder: of the journals, unless the settings name another; replicas: that must have what is written,
+        before it is forgotten here."""
+        folder = Path(settings.journals) if settings.journals else folder
         self._store = LedgerStore(redis, settings, replicas)
         self._unconfirmed: float | None = None
         """Time since which replicas have not had what was written."""
@@ -87,7 +91,7 @@ class Ledger:
         self._checkpointed = False
         self._away = False
         self._written = monotonic()
-        self._upkeep = float("-inf")
+        self._searched = self._pruned = float("-inf")
         self._writing = Periodic("usage ledger", self._tick, settings.flush_interval, at_end=self.flush)
         self.dropped = 0
         """Entries lost because neither Redis nor the journal could take them."""
@@ -127,6 +131,10 @@ class Ledger:
             if self.dropped == 1 or self.dropped % 1000 == 0:
                 log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
 
+    def search(self) -> None:
+        """Search for dead writers' journals with the next flush."""
+        self._searched = float("-inf")
+
     async def start(self) -> None:
         """Start flushing to Redis, twice a second."""
         await self._writing.start()
@@ -138,9 +146,13 @@ class Ledger:
 
     async def _tick(self) -> None:
         await self.flush()
-        if monotonic() - self._upkeep > UPKEEP and not self._away:
-            self._upkeep = monotonic()
+        if self._away:
+            return
+        if monotonic() - self._searched > SEARCH:
+            self._searched = monotonic()
             await self.adopt()
+        if monotonic() - self._pruned > UPKEEP:
+            self._pruned = monotonic()
             with contextlib.suppress(RedisError, OSError):  # next time
                 await self._store.prune(datetime.now(UTC))
 

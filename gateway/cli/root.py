@@ -70,11 +70,16 @@ def main() -> None:
 @click.option("--host", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
 @click.option(
+    "--gateways",
+    type=click.IntRange(1, 256),
+    help="Gateway processes that share the port instead of server.gateways; one for each core that they may have.",
+)
+@click.option(
     "--models",
     metavar="TIER[,TIER...]|none",
     help="Tiers whose models are fetched and served where the configuration names no pools, instead of models.serve.",
 )
-def serve(config: str | None, host: str | None, port: int | None, models: str | None) -> None:
+def serve(config: str | None, host: str | None, port: int | None, gateways: int | None, models: str | None) -> None:
     """Start Redis (unless one is configured), the engines and the gateway; print the URL to open in a browser.
 
     Without pools in a configuration, three models are fetched and served: small, medium and large (1.7 GB together; see
@@ -84,6 +89,7 @@ def serve(config: str | None, host: str | None, port: int | None, models: str | 
     Examples:
       roundhouse serve --models small,medium
       roundhouse serve --config roundhouse.toml --port 9000
+      roundhouse serve --config roundhouse.toml --gateways 8
 
     Ctrl-C or SIGTERM lets running answers finish, then
     stops everything; a second one stops at once. SIGHUP reads the configuration again, see `roundhouse reload`.
@@ -92,8 +98,9 @@ def serve(config: str | None, host: str | None, port: int | None, models: str | 
     from gateway.server import PortTaken
     from gateway.telemetry import logs
 
+    server = {"host": host, "port": port, "gateways": gateways}
     options: dict[str, dict[str, object]] = {
-        "server": {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+        "server": {name: value for name, value in server.items() if value is not None}
     }
     if models is not None:
         tiers = [] if models == "none" else models.split(",")

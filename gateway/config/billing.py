@@ -18,8 +18,15 @@ class UsageSettings(Section, frozen=True):
         Meta(description="Seconds between two writes of ended turns to Redis, and two checkpoints of running ones."),
     ] = 0.5
     journal_bytes: Annotated[
-        Positive, Meta(description="Most bytes in `redis.data` that wait for Redis while it is away.")
+        Positive, Meta(description="Most bytes of a gateway's journal, which wait for Redis while it is away.")
     ] = 268_435_456
+    journals: Annotated[
+        str | None,
+        Meta(
+            description="Folder of the journals; gateways that share it finish what a dead one has left, also from "
+            "other machines. Empty: `usage` in `redis.data`."
+        ),
+    ] = None
     entries_per_day: Annotated[
         Positive,
         Meta(description="Single turns of one tenant and day that are kept (about); sums count the others too."),

@@ -61,6 +61,9 @@ class ServerSettings(Section, frozen=True):
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8080
+    gateways: Annotated[
+        int, Meta(ge=1, le=256, description="Gateway processes of `serve` that share the port, one for each core.")
+    ] = 1
     allowed_origins: Annotated[
         list[str],
         Meta(

@@ -31,7 +31,6 @@ from gateway.limits.readings import headers as limit_headers
 from gateway.limits.subjects import subjects_of
 from gateway.protocol.embedding_create import EmbeddingCreate, EmbeddingRequest, parse_embedding_create
 from gateway.services import Gateway, gateway_of
-from gateway.turns.ids import new_response_id
 
 _SECONDS = 60.0
 """Seconds that a batch of texts may take, including the wait for those of others before it."""
@@ -75,7 +74,7 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
     tenant = gateway.view.tenant(principal.tenant)
     price = gateway.view.price(hello.model)
     subjects = subjects_of(gateway.settings.limits, tenant, principal, hello.model, None)
-    id = new_response_id(gateway.presence.id)
+    id = gateway.turns.ids.new(principal.tenant)
     reservation = await gateway.limiter.reserve(principal.tenant, id, Amounts(requests=1, turns=1), subjects)
     try:
         tokens = await _tokens(client, hello, asked)

@@ -9,8 +9,12 @@ from starlette.routing import BaseRoute, Route
 
 from gateway import __version__
 from gateway.access.identity.secret import DIFFERENT
+from gateway.errors import NotFound, Unavailable
 from gateway.http.exchange import JsonResponse
 from gateway.services import Gateway, gateway_of
+from gateway.telemetry.metrics.merging import merged
+from gateway.telemetry.metrics.process import content_type
+from gateway.telemetry.siblings import Siblings, fetch
 
 
 async def liveness(request: Request) -> Response:
@@ -47,8 +51,31 @@ async def version(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for."""
+    """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for.
+
+    Where several processes share the port, the page has the metrics of all of them, told apart by the label `process`;
+    that of a single one is at `/metrics?process=N`.
+    """
     gateway = gateway_of(request)
+    siblings: Siblings | None = request.app.state.siblings
+    accept, asked = request.headers.get("accept", ""), request.query_params.get("process")
+    if siblings is None or asked == str(siblings.number):
+        body = await _metrics_page(gateway, accept)
+    elif asked is None:
+        body = merged(await siblings.pages("/metrics?process={}", accept))
+    else:
+        socket = siblings.sockets.get(int(asked) if asked.isdecimal() else 0)
+        if socket is None:
+            raise NotFound(f"process: there is none with the number {asked[:20]!r}", param="process")
+        try:
+            _, body = await fetch(socket, f"/metrics?process={asked}", accept)
+        except (OSError, TimeoutError):
+            raise Unavailable(f"the gateway process {asked} does not answer; it may be starting") from None
+    return Response(body, headers={"content-type": content_type(accept)})
+
+
+async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
+    """Return this process's page."""
     for pool in gateway.engines.pools:
         gateway.metrics.turns.expect(pool.tier)
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
@@ -69,8 +96,7 @@ async def metrics(request: Request) -> Response:
     gateway.metrics.connections.shared(**gateway.turns.shared)
     gateway.metrics.redis.directory(age=gateway.view.age, set_back=gateway.view.set_back)
     gateway.metrics.redis.asked(answered=await _redis_answers(gateway))
-    body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
-    return Response(body, headers={"content-type": content_type})
+    return gateway.metrics.page(accept)
 
 
 routes: list[BaseRoute] = [

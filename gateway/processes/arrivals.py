@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Collection
 from time import monotonic
 
 import msgspec
-from starlette.applications import Starlette
 
 from engine.adapters.registry import RegistryError
 from gateway.config import checkpoints
+from gateway.config.configuration import Configuration
 from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.arrival import ArrivalState
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.fetch import FetchReport
 from gateway.processes.demo import register_adapters
-from gateway.processes.engines import EngineProcesses, Say, bounded_context
+from gateway.processes.engines import EngineProcesses, Say
 from gateway.processes.fetching import FetchFailed, fetch
-from gateway.services import Gateway
+from gateway.processes.front import Front
 from router.route import ComingTier
 
 log = logging.getLogger("roundhouse.supervisor")
@@ -134,29 +134,28 @@ class Arrivals:
 class ArrivedPools:
     """Puts pools whose models have come into service, while the gateway runs."""
 
-    def __init__(self, app: Starlette, engines: EngineProcesses, say: Say) -> None:
-        self._app = app
+    def __init__(self, configuration: Configuration, front: Front, engines: EngineProcesses, say: Say) -> None:
+        self._configuration = configuration
+        self._front = front
         self._engines = engines
         self._say = say
 
     async def put_into_service(self, pool: PoolSettings) -> None:
         """Start a pool's engine, and wait until it answers or cannot run; why it cannot is said."""
-        gateway: Gateway = self._app.state.gateway
-        settings = gateway.settings
+        settings = self._configuration.settings
         [filled] = [each for each in settings.pools if each.tier == pool.tier]
         try:
             await asyncio.to_thread(checkpoints.check, [pool], settings.models.open())
             await asyncio.to_thread(register_adapters, settings, [pool])
-            added = await gateway.engines.add(filled, settings.router)
+            answers = await self._front.add(filled)
         except (SettingsError, RegistryError) as error:
             log.error("tier cannot be served", extra={"tier": pool.tier, "error": str(error)})
             self._say(f"  the {pool.tier} tier cannot be served: {error}")
             return
-        [engine] = added.engines
         running = self._engines.start(pool)
-        connected = asyncio.ensure_future(engine.client.wait_connected())
+        connected = asyncio.ensure_future(answers)
         await asyncio.wait([running, connected], return_when=asyncio.FIRST_COMPLETED)
         if connected.done():
-            for line in (f"  the {pool.tier} tier answers", *bounded_context(added)):
+            for line in (f"  the {pool.tier} tier answers", *connected.result()):
                 self._say(line)
         connected.cancel()

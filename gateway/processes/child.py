@@ -35,12 +35,23 @@ class ChildFailed(Exception):
 class Child:
     """A process that is meant to run for as long as its supervisor."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        files: Sequence[int] = (),
+        grace: float = 10.0,
+    ) -> None:
+        """Args: files: what it inherits; grace: seconds in which it must end when it is asked to."""
         self.name = name
+        self._files = files
+        self._grace = grace
         self._command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.restarts = 0
 
     @property
@@ -59,12 +70,12 @@ class Child:
         """
         backoff = _FIRST_BACKOFF
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 begun = monotonic()
                 process = self._process = await self._start()
                 started()
                 status = await process.wait()
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 if status == CONFIGURATION_ERROR:
                     raise ChildFailed(f"{self.name} cannot run as configured (see its message above)")
@@ -72,26 +83,32 @@ class Child:
                 log.error(
                     "child died, starting it again", extra={"child": self.name, "status": status, "in_seconds": backoff}
                 )
-                await asyncio.sleep(backoff)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), backoff)
                 self.restarts += 1
         finally:
             await self.stop()
 
-    async def stop(self, grace: float = 10.0) -> None:
-        """Ask the child to end, wait, and kill it if it takes longer than `grace` seconds."""
-        self._stopping = True
+    async def stop(self) -> None:
+        """Ask the child to end, wait, and kill it if it takes too long."""
+        self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        self.interrupt()
         try:
-            await asyncio.wait_for(process.wait(), grace)
+            await asyncio.wait_for(process.wait(), self._grace)
         except TimeoutError:
             log.warning("child did not end in time, killing it", extra={"child": self.name})
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    def interrupt(self) -> None:
+        """Send SIGTERM to the running process."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
 
     async def _start(self) -> asyncio.subprocess.Process:
         parent = os.getpid()
@@ -102,6 +119,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
+                pass_fds=self._files,
                 preexec_fn=lambda: die_with(parent),
             )
         except OSError as error:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -55,30 +55,40 @@ def path(data: str) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def listening(configuration: Configuration) -> AsyncIterator[None]:
-    """Answer commands while the body runs."""
+async def listening(
+    at: Path, answer: Callable[[bytes], Awaitable[CommandResult]], limit: int = MAX_COMMAND
+) -> AsyncIterator[None]:
+    """Answer commands that come to a socket while the body runs. Args: limit: longest command in bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(PATIENCE):
                 line = await reader.readuntil(b"\n")
-            writer.write(msgspec.json.encode(await _answer(line, configuration)) + b"\n")
+            writer.write(msgspec.json.encode(await answer(line)) + b"\n")
             await writer.drain()
         writer.close()
 
-    at = path(configuration.settings.redis.data)
-    at.unlink(missing_ok=True)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    bound.bind(str(at))
-    os.chmod(at, 0o600)  # nobody is let in before it listens
-    async with await asyncio.start_unix_server(serve, sock=bound, limit=MAX_COMMAND):
-        try:
+    with private_socket(at) as bound:
+        async with await asyncio.start_unix_server(serve, sock=bound, limit=limit):
             yield
+
+
+@contextlib.contextmanager
+def private_socket(at: Path) -> Iterator[socket.socket]:
+    """Bind a Unix socket that only its owner can open, while the body runs."""
+    at.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
+        bound.setblocking(False)
+        bound.bind(str(at))
+        os.chmod(at, 0o600)  # nobody is let in before it listens
+        try:
+            yield bound
         finally:
             at.unlink(missing_ok=True)
 
 
-async def _answer(line: bytes, configuration: Configuration) -> CommandResult:
+async def obey(line: bytes, configuration: Configuration) -> CommandResult:
+    """Carry out a command to the running gateway."""
     try:
         msgspec.json.decode(line, type=Command)
         return CommandResult(changed=await configuration.reload())
@@ -94,12 +104,21 @@ def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> Command
     Raises:
         OSError: none runs there, or it does not answer.
     """
+    return send(path(data), msgspec.json.encode(Command(command)), timeout)
+
+
+def send(at: Path, line: bytes, timeout: float = 60.0) -> CommandResult:
+    """Send a command to a socket, and return its result.
+
+    Raises:
+        OSError: nobody answers there.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
-        client.connect(str(path(data)))
-        client.sendall(msgspec.json.encode(Command(command)) + b"\n")
+        client.connect(str(at))
+        client.sendall(line + b"\n")
         with client.makefile("rb") as file:
-            line = file.readline()
-    if not line:
+            answer = file.readline()
+    if not answer:
         raise ConnectionResetError("the gateway has gone")
-    return msgspec.json.decode(line, type=CommandResult)
+    return msgspec.json.decode(answer, type=CommandResult)

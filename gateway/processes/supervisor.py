@@ -1,7 +1,7 @@
 """`roundhouse serve`: starts Redis, the engines and the gateway, keeps them running, and ends them in order.
 
-The gateway runs in this process, the others are children. Everything starts at the same time; `/readyz` turns 200 when
-the first answer can be given, and then the one URL is printed.
+The gateway runs in this process, or as several ones (`server.gateways`); the others are children. Everything starts at
+the same time; `/readyz` turns 200 when the first answer can be given, and then the one URL is printed.
 """
 
 from __future__ import annotations
@@ -10,33 +10,36 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
+from socket import socket
 from time import monotonic
 
 import msgspec
-from starlette.applications import Starlette
 
 from engine.adapters.registry import RegistryError
 from gateway import __version__
-from gateway.app import create_app
+from gateway.access.identity.secret import installation_secret
+from gateway.admin.listener import bind
 from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
 from gateway.config.default_pools import own_pools
 from gateway.config.settings import NO_TENANTS, Settings, SettingsError, Tier
+from gateway.engines.arrival import ArrivalState
 from gateway.processes import redis_server
 from gateway.processes.arrivals import Arrivals, ArrivedPools, NoneFetched
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import embedder_address, embedder_command, engine_address
-from gateway.processes.control import listening
+from gateway.processes.control import listening, obey
+from gateway.processes.control import path as control_path
 from gateway.processes.demo import register_adapters
-from gateway.processes.engines import EngineProcesses, Say, bounded_context
+from gateway.processes.engines import EngineProcesses, Say
 from gateway.processes.extras import missing
-from gateway.server import GatewayServer, listen, url
+from gateway.processes.front import Failed as Failed
+from gateway.processes.front import Front, OneProcess
+from gateway.processes.gateway_processes import SeveralProcesses
+from gateway.server import listen, url
 from gateway.storage.connect import embedded_url, redis_url
 
 log = logging.getLogger("roundhouse.supervisor")
@@ -44,15 +47,6 @@ log = logging.getLogger("roundhouse.supervisor")
 
 _PATIENCE = 60.0
 """Seconds after which models are fetched and the embedder is started even if the chat is not ready yet."""
-
-
-class _Readiness(msgspec.Struct):
-    status: str
-    problems: list[str]
-
-
-class Failed(Exception):
-    """The installation cannot run; the message says why and what to do."""
 
 
 async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file: Path) -> None:
@@ -70,7 +64,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     _check_engines(settings)
     lacking = missing("embedder") if _wants_embedder(settings) else None
     wrong = await asyncio.to_thread(checkpoints.unusable, settings)
-    with _claim(Path(settings.redis.data)), listen(settings) as bound:
+    with _claim(Path(settings.redis.data)), listen(settings) as bound, contextlib.ExitStack() as stack:
         # Browsers that come before the first model is here wait for it.
         bound.listen(2048)
         say(f"Roundhouse {__version__}")
@@ -90,19 +84,19 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         for pool in here:
             if pool.own:
                 engines.start(pool)
-        app = create_app(configuration, arrivals.state)
-        server = GatewayServer(app, configuration.settings)
+        front = _front(configuration, arrivals, bound, stack)
         children = [asyncio.create_task(engines.wait_failed(), name="engines")]
         if redis is not None:
             children.append(asyncio.create_task(redis.run(), name=redis.name))
-        gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
+        gateway = asyncio.create_task(front.run(), name="gateway")
         helping = BackgroundTasks("supervisor")
-        announced = helping.begin(_announce(url(settings, bound), say, began, app, engines))
-        arriving = helping.begin(_arrive(arrivals, announced, server, ArrivedPools(app, engines, say)))
+        announced = helping.begin(_announce(url(settings, bound), say, began, front, engines, arrivals.state))
+        arrived = ArrivedPools(configuration, front, engines, say)
+        arriving = helping.begin(_arrive(arrivals, announced, front, arrived))
         embedding = helping.begin(_embed_later(embedder, announced, say))
         try:
-            async with listening(configuration):
-                await _until_one_ends(server, gateway, children)
+            async with listening(control_path(settings.redis.data), lambda line: obey(line, configuration)):
+                await _until_one_ends(front, gateway, children)
             say("stopped")
         except ChildFailed as error:
             raise Failed(str(error)) from error
@@ -117,9 +111,22 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             await asyncio.gather(*children, *helped, return_exceptions=True)
 
 
-async def _until_one_ends(
-    server: GatewayServer, gateway: asyncio.Task[None], children: Sequence[asyncio.Task[None]]
-) -> None:
+def _front(configuration: Configuration, arrivals: Arrivals, bound: socket, stack: contextlib.ExitStack) -> Front:
+    """Make the gateway. The stack closes what it opens.
+
+    Raises:
+        SettingsError: `admin.listen` cannot be used.
+    """
+    settings = configuration.settings
+    if settings.server.gateways == 1:
+        return OneProcess(configuration, arrivals.state, bound)
+    installation_secret(settings)  # made here if there is none: each of several would make its own
+    address = settings.admin.listen
+    admin = None if address is None else stack.enter_context(bind(address))
+    return SeveralProcesses(configuration, arrivals.state, bound, admin)
+
+
+async def _until_one_ends(front: Front, gateway: asyncio.Task[None], children: Sequence[asyncio.Task[None]]) -> None:
     """Wait for the end of the gateway; it is stopped if a child gives up.
 
     Raises:
@@ -129,12 +136,10 @@ async def _until_one_ends(
     done, _ = await asyncio.wait([gateway, *children], return_when=asyncio.FIRST_COMPLETED)
     if gateway not in done:
         # What its clients are doing ends as on any other stop.
-        server.stop()
+        front.stop()
         await gateway
     for task in done:
         task.result()
-    if not server.started:
-        raise Failed("the gateway could not start (see its message above)")
 
 
 async def _first_model(
@@ -168,13 +173,10 @@ def _with_own_model(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, pools=own_pools())
 
 
-async def _arrive(
-    arrivals: Arrivals, announced: asyncio.Task[None], server: GatewayServer, pools: ArrivedPools
-) -> None:
+async def _arrive(arrivals: Arrivals, announced: asyncio.Task[None], front: Front, pools: ArrivedPools) -> None:
     """Once the first answer can be given, fetch the models that are missing, and put each into service."""
     await asyncio.wait([announced], timeout=_PATIENCE)
-    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-        await asyncio.sleep(0.1)
+    await front.wait_started()
     await arrivals.rest(pools.put_into_service)
 
 
@@ -264,36 +266,23 @@ def _claim(data: Path) -> Iterator[None]:
         yield
 
 
-async def _announce(address: str, say: Say, began: float, app: Starlette, engines: EngineProcesses) -> None:
+async def _announce(
+    address: str, say: Say, began: float, front: Front, engines: EngineProcesses, arrivals: ArrivalState
+) -> None:
     """Print the URL when the first answer can be given, and until then what is being waited for."""
     said: list[str] = []
     while True:
         await asyncio.sleep(0.1)
-        serves, problems = await asyncio.to_thread(_readiness, address)
-        # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of service or
-        # still comes is not waited for.
-        if serves and all(pool.tier in engines.out for pool in app.state.gateway.engines.away):
-            for line in chain.from_iterable(map(bounded_context, app.state.gateway.engines.pools)):
+        ready, problems = await front.readiness(engines.out)
+        if ready:
+            for line in front.notes():
                 say(line)
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
-            if not app.state.gateway.view.tenants():
+            if not front.tenants:
                 say(f"  nobody may send requests yet: {NO_TENANTS}")
             return
         if problems != said and monotonic() - began > 5:
-            said, out = problems, app.state.gateway.arrivals.problems(unusable=True)
+            said, out = problems, arrivals.problems(unusable=True)
             for each in problems:
                 if each not in out:
                     say(f"  waiting: {each}")
-
-
-def _readiness(address: str) -> tuple[bool, list[str]]:
-    """Return whether `/readyz` says that turns can be answered, and what is wrong."""
-    try:
-        answer = urllib.request.urlopen(f"{address}/readyz", timeout=2)
-    except urllib.error.HTTPError as error:
-        answer = error
-    except OSError:
-        return False, []
-    with answer:
-        said = msgspec.json.decode(answer.read(), type=_Readiness)
-    return said.status != "not ready", said.problems

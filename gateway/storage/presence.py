@@ -1,37 +1,47 @@
 """Which gateways are alive: each writes a small heartbeat to Redis and learns of the others while it does.
 
-A heartbeat is a hash that expires: a gateway is alive while its key is there. Redis keeps the time, so that no
-gateway's clock matters. What a gateway tells about itself (`facts`) is for operators and `roundhouse top`.
+A heartbeat is a changed score in an index. Beside it each gateway is subscribed to a channel of its own, on which
+nobody ever sends: Redis counts a subscriber until its process is gone. `gateway.storage.neighbours` judges by both, so
+that a gateway that was killed is noticed within 3 seconds, and one that is only slow has ten. No gateway's clock
+matters. What a gateway tells about itself (`facts`) is for operators and `roundhouse top`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
-from gateway.background import Periodic
+from gateway.background import Kept, Periodic
+from gateway.storage.cluster import ClusterRedis
+from gateway.storage.neighbours import Neighbours
 
 log = logging.getLogger("roundhouse.presence")
 
 GATEWAY_KEY = "rh1:gateway:{id}"
 GATEWAYS_KEY = "rh1:gateways"
-INTERVAL = 1.0
+CHANNEL = "rh1:{{gateways}}:alive:{id}"
+LOST_KEY = "rh1:gateway-lost:{id}"
+BEAT = 0.5
 """Seconds between heartbeats."""
+FACTS = 2
+"""Heartbeats from one writing of the facts to the next."""
 LIFETIME = 10.0
-"""Seconds after its last heartbeat at which a gateway counts as dead."""
-DEATHS = 3
-"""Heartbeats of this gateway in a row that miss another gateway before it is given up. One miss does not count: a Redis
-whose clock was set ahead, or that stood still, has forgotten everybody for a moment."""
+"""Seconds for which the facts are kept."""
+LOST_LIFETIME = 24 * 3600
+"""Seconds for which it is kept when a gateway died."""
 MAX_GATEWAYS = 1000
 """Most entries of the index; the oldest go first."""
 _INDEX_LIFETIME = 3600
+_LISTEN = 5.0
+"""Seconds of one read of the channel, on which nothing comes."""
 
 
 def new_id() -> str:
@@ -43,16 +53,24 @@ class Presence:
     """Writes the heartbeat of one gateway and knows which others are alive."""
 
     def __init__(self, redis: Redis, facts: Callable[[], dict[str, str]] = dict, *, id: str | None = None) -> None:
-        """Args: facts: returns what the next heartbeat holds; small, and always the same fields."""
+        """Args: facts: returns what the next heartbeat tells; small, and always the same fields."""
         self.id = id or new_id()
-        self.others: frozenset[str] = frozenset()
-        """Other gateways that were alive at the last heartbeat."""
-        self._missed: dict[str, int] = {}
-        """Number of heartbeats in a row that have missed a gateway seen shortly before, by its id."""
         self._redis = redis
         self.facts = facts
+        self.on_death: list[Callable[[str], None]] = []
+        """Called with the id of each gateway that has died."""
+        self._neighbours = Neighbours()
+        self._beats = 0
+        self._away = False
+        """Whether the last heartbeat could not be written."""
         self._key = GATEWAY_KEY.format(id=self.id)
-        self._beating = Periodic("heartbeat", self._beat, INTERVAL, at_end=self._withdraw)
+        self._beating = Periodic("heartbeat", self._beat, BEAT, at_end=self._withdraw)
+        self._connection = Kept("connection", self._stay_connected)
+
+    @property
+    def others(self) -> frozenset[str]:
+        """Other gateways that were alive at the last heartbeat."""
+        return self._neighbours.living
 
     @property
     def gateways(self) -> int:
@@ -61,16 +79,45 @@ class Presence:
 
     async def start(self) -> None:
         """Start the heartbeat; returns at once."""
+        await self._connection.start()
         await self._beating.start()
 
     async def aclose(self) -> None:
         """Stop the heartbeat and delete it from Redis."""
         await self._beating.aclose()
+        await self._connection.aclose()
+
+    async def alive(self, id: str) -> bool:
+        """Whether a gateway is alive; waits while one that was seen a moment ago shows no sign of life.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        if id not in self.others:
+            return await self._redis.zscore(GATEWAYS_KEY, id) is not None  # it has just begun, or nobody has judged it
+        while self._neighbours.doubtful(id):
+            if self._away:
+                raise ConnectionError("Redis does not answer: whether a gateway is alive is not known")
+            await asyncio.sleep(BEAT / 2)
+        return id in self.others
+
+    async def died(self, id: str) -> float | None:
+        """Return the time of the last heartbeat of a gateway that died in the last day, by its clock; None if it did
+        not, or ended in order.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        last = await self._redis.get(LOST_KEY.format(id=id))
+        return None if last is None else float(last)
 
     async def _beat(self) -> None:
         try:
             await self.beat()
+            self._away = False
         except (RedisError, OSError) as error:
+            self._away = True
+            self._neighbours.disturbed()
             log.warning("heartbeat not written", extra={"error": type(error).__name__})
 
     async def beat(self) -> None:
@@ -79,36 +126,65 @@ class Presence:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
+        if tells := self._beats % FACTS == 0:
+            await self._tell()
+        self._beats += 1
+        known = sorted(self.others)
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.zadd(GATEWAYS_KEY, {self.id: time.time()})
+            pipeline.zrange(GATEWAYS_KEY, 0, -1, withscores=True)
+            if known:
+                pipeline.pubsub_numsub(*(CHANNEL.format(id=id) for id in known))
+            if tells:
+                pipeline.zremrangebyrank(GATEWAYS_KEY, 0, -MAX_GATEWAYS - 1)
+                pipeline.expire(GATEWAYS_KEY, _INDEX_LIFETIME)
+            added, members, *rest = await pipeline.execute(raise_on_error=False)
+        for answer in (added, members):
+            if isinstance(answer, Exception):
+                raise answer
+        beats = {name.decode(): beat for name, beat in cast("list[tuple[bytes, float]]", members)}
+        beats.pop(self.id, None)
+        dead = self._neighbours.look(beats, _connected(rest[0]) if known else ())
+        if lost := {id: last for id, last in dead.items() if id in beats}:
+            await self._bury(lost)
+        for id in dead:
+            for tell in self.on_death:
+                tell(id)
+
+    async def _tell(self) -> None:
         facts: dict[Any, Any] = {**self.facts(), "id": self.id}
         async with self._redis.pipeline(transaction=True) as pipeline:
             pipeline.hset(self._key, mapping=facts)
             pipeline.pexpire(self._key, int(1000 * LIFETIME))
             await pipeline.execute()
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.zadd(GATEWAYS_KEY, {self.id: time.time()})
-            pipeline.zremrangebyrank(GATEWAYS_KEY, 0, -MAX_GATEWAYS - 1)
-            pipeline.expire(GATEWAYS_KEY, _INDEX_LIFETIME)
-            pipeline.zrange(GATEWAYS_KEY, 0, -1)
-            members = (await pipeline.execute())[-1]
-        known = {name.decode() for name in cast("list[bytes]", members)}
-        living_now = frozenset(await living(self._redis, known - {self.id}))
-        missed = {id: self._missed.get(id, 0) + 1 for id in (self.others | self._missed.keys()) - living_now}
-        self._missed = {id: count for id, count in missed.items() if count < DEATHS}
-        self.others = living_now
 
-    async def comes_back(self, id: str) -> bool:
-        """Whether a gateway without a heartbeat has one again; waits for it if it was seen a moment ago.
+    async def _bury(self, dead: dict[str, float]) -> None:
+        """Remove gateways from Redis that have died without withdrawing, and write down when that was.
 
-        Raises:
-            RedisError, OSError: Redis does not answer.
+        One that was only cut off enters itself again with its next heartbeat.
         """
-        for _ in range(4 * DEATHS + 4):  # more than that and this gateway's own heartbeat has stopped
-            if id not in self.others and id not in self._missed:
-                break
-            await asyncio.sleep(INTERVAL / 4)
-            if await alive(self._redis, id):
-                return True
-        return False
+        log.warning("gateways have died", extra={"gateways": sorted(dead)})
+        with contextlib.suppress(RedisError, OSError):  # they are found dead once more
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for id, last in dead.items():
+                    pipeline.set(LOST_KEY.format(id=id), last, ex=LOST_LIFETIME)
+                    pipeline.zrem(GATEWAYS_KEY, id)
+                    pipeline.delete(GATEWAY_KEY.format(id=id))
+                await pipeline.execute()
+
+    async def _stay_connected(self) -> None:
+        """Hold the connection by which the others see that this process is there."""
+        channel = CHANNEL.format(id=self.id)
+        while True:
+            try:
+                # In a cluster, subscribers are counted by the node that has the slot of all these channels.
+                node = await self._redis.node_of(channel) if isinstance(self._redis, ClusterRedis) else self._redis
+                async with node.pubsub() as subscription:
+                    await subscription.subscribe(channel)
+                    while True:
+                        await subscription.get_message(timeout=_LISTEN)
+            except (RedisError, OSError):
+                await asyncio.sleep(BEAT)
 
     async def _withdraw(self) -> None:
         """Delete this gateway's heartbeat. Never raises: it would also expire by itself."""
@@ -121,28 +197,12 @@ class Presence:
             log.warning("heartbeat not withdrawn", extra={"error": type(error).__name__})
 
 
-async def alive(redis: Redis, id: str) -> bool:
-    """Whether this gateway is alive.
-
-    Raises:
-        RedisError, OSError: Redis does not answer.
-    """
-    return bool(await redis.exists(GATEWAY_KEY.format(id=id)))
-
-
-async def living(redis: Redis, ids: Iterable[str]) -> set[str]:
-    """Return those of `ids` that are alive; remove the others from the index."""
-    names = sorted(ids)
-    if not names:
-        return set()
-    async with redis.pipeline(transaction=False) as pipeline:
-        for name in names:
-            pipeline.exists(GATEWAY_KEY.format(id=name))
-        found = {name for name, exists in zip(names, await pipeline.execute(), strict=True) if exists}
-    gone = set(names) - found
-    if gone:
-        await redis.zrem(GATEWAYS_KEY, *gone)
-    return found
+def _connected(counted: Any) -> frozenset[str] | None:
+    """Return which gateways have a connection, by the answer to PUBSUB NUMSUB; None if Redis does not tell."""
+    if isinstance(counted, Exception):
+        return None
+    channels = cast("list[tuple[bytes, int]]", counted)
+    return frozenset(channel.decode().removeprefix(CHANNEL.format(id="")) for channel, count in channels if count)
 
 
 async def read(redis: Redis) -> dict[str, dict[str, str]]:

@@ -39,8 +39,6 @@ PATIENCE = 2.5 * SILENCE
 """Seconds without a frame after which a feed is asked for anew."""
 ANSWER_TIMEOUT = 5.0
 """Seconds that a gateway may take to show a turn for the first time."""
-DEATHS = 4
-"""Ticks in a row in which a silent gateway must be missing among the living before it counts as gone."""
 LINGER = 5.0
 """Seconds that a mirror stays after its last viewer has left."""
 
@@ -65,8 +63,6 @@ class _FollowedTurn:
         self.feed = feed
         self.heard = now
         """Time when the last frame came, or was asked for."""
-        self.missed = 0
-        """Number of ticks in which the turn's gateway was not among the living."""
         self.mirror: Mirror | None = None
         self.known: asyncio.Future[Mirror | None] = asyncio.get_running_loop().create_future()
         """Future that the first frame resolves; its result is None if the gateway has no such turn."""
@@ -80,7 +76,7 @@ class Followings:
     """All turns of other gateways that this gateway follows."""
 
     def __init__(self, id: str, send: Send, lost: Callable[[Mirror], Coroutine[Any, Any, None]]) -> None:
-        """Args: id: this gateway's; lost: ends a mirror whose gateway is gone."""
+        """Args: id: this gateway's; lost: ends a mirror whose gateway has died."""
         self._id = id
         self._send = send
         self._lost = lost
@@ -104,7 +100,7 @@ class Followings:
         return following.mirror
 
     async def follow(self, id: str, tenant: str, gateway: str) -> Mirror | None:
-        """Follow a turn that `gateway` may run; return its mirror, or None if the gateway has no such turn.
+        """Follow a turn that `gateway` may run; return its mirror, or None if the gateway has no such turn or has died.
 
         Raises:
             ApiError: the turn was refused there before it began, or the gateway does not answer.
@@ -132,7 +128,7 @@ class Followings:
             return
         if following.feed != frame.feed:
             return  # of one that another has replaced
-        following.heard, following.missed = self._now(), 0
+        following.heard = self._now()
         if following.mirror is None:
             if frame.header is None or frame.header.principal.tenant != following.tenant:
                 self._ask_again(following)
@@ -174,11 +170,15 @@ class Followings:
                 self._post(following.gateway, CancelRemoteTurn(following.id, following.tenant))
             if self._now() - following.heard < PATIENCE:
                 continue
-            # Once does not count: a Redis that stood still for a while has forgotten everybody for a moment.
-            following.missed = 0 if alive(following.gateway) else following.missed + 1
-            if following.missed == 0:
+            if alive(following.gateway):
                 self._ask_again(following)
-            elif following.missed >= DEATHS:
+            else:
+                self._lose(following)
+
+    def lose(self, gateway: str) -> None:
+        """End the following of all turns of a gateway that has died."""
+        for following in list(self._by_turn.values()):
+            if following.gateway == gateway:
                 self._lose(following)
 
     async def aclose(self) -> None:
@@ -213,6 +213,8 @@ class Followings:
         self._end(following)
         if following.mirror is not None:
             self._sending.begin(self._lost(following.mirror))
+        elif not following.known.done():
+            following.known.set_result(None)
 
     def _end(self, following: _FollowedTurn) -> None:
         key = (following.tenant, following.id)

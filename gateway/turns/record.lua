@@ -1,6 +1,7 @@
--- Writes what is kept of one turn, unless that has been settled: a turn ends exactly once, whoever says so first.
+-- Writes what is kept of one turn, unless that has been settled.
 --
--- running -> ended (by its gateway), running -> lost (by another gateway, when its own is gone), anything -> deleted.
+-- running -> ended (by its gateway), running -> lost (by another gateway, when its own counts as dead), lost -> running or
+-- ended (by its gateway, which was only cut off: its client has seen this end), anything -> deleted.
 -- KEYS: the turn's hash, the tenant's index, the bytes of the tenant's turns. ARGV: state, gateway, sealed data, ms to
 -- live, id, most turns and most bytes of the tenant, what the keys of the tenant's turns begin with. Returns 1 if it was
 -- written.
@@ -17,7 +18,7 @@ if state == 'deleted' then
   redis.call('PEXPIRE', KEYS[3], ttl)
   return before and before ~= 'deleted' and 1 or 0
 end
-if before and before ~= 'running' or state == 'lost' and not before then
+if before == 'ended' or before == 'deleted' or state == 'lost' and before ~= 'running' then
   return 0
 end
 redis.call('HSET', KEYS[1], 'state', state, 'gateway', gateway, 'data', data)

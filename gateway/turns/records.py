@@ -12,14 +12,14 @@ import enum
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import Awaitable
 from importlib import resources
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.storage.presence import GATEWAY_KEY
 from gateway.turns.messages import TurnHeader, TurnRecord, decode_record, encode
 from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn
@@ -51,13 +51,14 @@ def script(name: str) -> str:
 
 
 class RecordState(enum.StrEnum):
-    """States of a record: RUNNING -> ENDED or LOST; any -> DELETED. `record.lua` refuses all other transitions."""
+    """States of a record: RUNNING -> ENDED or LOST; LOST -> RUNNING or ENDED, if the turn's gateway was only cut off;
+    any -> DELETED. `record.lua` refuses all other transitions."""
 
     RUNNING = "running"
     """The record is a checkpoint of a running turn."""
     ENDED = "ended"
     LOST = "lost"
-    """The turn's gateway is gone; the turn has failed with the text of its last checkpoint."""
+    """The turn's gateway counts as dead; the turn has failed with the text of its last checkpoint."""
     DELETED = "deleted"
 
 
@@ -76,8 +77,6 @@ class StoredTurn(NamedTuple):
     state: RecordState | None
     """State of its record; None if nothing is kept."""
     record: TurnRecord | None
-    alive: bool
-    """Whether the gateway that ran the turn is alive."""
 
 
 def header_of(turn: Turn) -> TurnHeader:
@@ -147,25 +146,23 @@ class TurnRecords:
         """
         return await self._run([_Write(tenant, id, RecordState.DELETED, b"")]) == [1]
 
-    async def read(self, tenant: str, id: str, gateway: str | None) -> StoredTurn:
-        """Read the record of a turn, and whether `gateway`, which ran it, is alive.
+    async def read(self, tenant: str, id: str) -> StoredTurn:
+        """Read the record of a turn.
 
         Raises:
             RedisError, OSError: Redis does not answer.
         """
         key = RECORD_KEY.format(tenant=tenant, id=id)
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.hmget(key, ["state", "data"])
-            pipeline.exists(GATEWAY_KEY.format(id=gateway or "none"))
-            (state, data), alive = await pipeline.execute()
+        found = self._redis.hmget(key, ["state", "data"])
+        state, data = await cast("Awaitable[list[bytes | None]]", found)
         if state is None:
-            return StoredTurn(None, None, bool(alive))
+            return StoredTurn(None, None)
         try:
             record = decode_record(self._seal.open(data, key)) if data else None
-            return StoredTurn(RecordState(state.decode()), record, bool(alive))
+            return StoredTurn(RecordState(state.decode()), record)
         except (BrokenSeal, msgspec.MsgspecError, ValueError) as error:
             log.warning("a stored response cannot be read", extra={"response_id": id, "error": type(error).__name__})
-            return StoredTurn(None, None, bool(alive))
+            return StoredTurn(None, None)
 
     async def run(self) -> None:
         """Write what is queued, until cancelled."""

@@ -2,7 +2,7 @@
 
 read here what is kept ─► ended: restored
                          otherwise its gateway is asked ─► alive: mirrored while somebody here looks at it
-                                                           gone: it has failed, with the text of its last checkpoint
+                                                           dead: it has failed, with the text of its last checkpoint
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gateway.access.identity import Principal
 from gateway.background import Kept, Periodic
 from gateway.config.settings import TurnSettings
 from gateway.errors import ApiError, EngineFailed
+from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import Finished, TokenUsage
 from gateway.storage.connect import unavailable_without_redis
 from gateway.storage.presence import Presence
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings, Mirror
-from gateway.turns.ids import gateway_of
+from gateway.turns.ids import ResponseIds, gateway_of
 from gateway.turns.mailbox import Mailbox
 from gateway.turns.messages import (
     CancelRemoteTurn,
@@ -37,7 +38,8 @@ from gateway.turns.messages import (
 )
 from gateway.turns.records import RecordState, TurnRecords, restore
 from gateway.turns.seal import Seal
-from gateway.turns.turn import Turn, TurnState
+from gateway.turns.turn import LOST, Turn, TurnState
+from router.route import AUTO
 
 log = logging.getLogger("roundhouse.turns")
 
@@ -45,11 +47,19 @@ TICK = 1.0
 """Seconds between two checks of the turns that are followed."""
 FLUSH_TIMEOUT = 5.0
 """Seconds that the last writes may take when this gateway ends."""
+RECENT = 60.0
+"""Most seconds, beside three checkpoints, for which a turn runs before something is kept of it."""
+SKEW = 5.0
+"""Most seconds by which a turn may seem to have begun after its gateway's death."""
 _redis_needed = partial(unavailable_without_redis, "stored responses cannot be reached")
 
 
 class LocalTurns(Protocol):
     """The interface to the turns of this process, which `gateway.turns.Turns` implements."""
+
+    @property
+    def ids(self) -> ResponseIds:
+        """Makes and recognises the ids of turns."""
 
     @property
     def unfinished(self) -> Iterable[Turn]:
@@ -80,6 +90,7 @@ class RemoteTurns:
         """Args: reader: see `Mailbox`; here: the turns of this process."""
         seal = Seal(secret)
         self._presence = presence
+        self._ids = here.ids
         self._settings = settings
         self._here = here
         self._mailbox = Mailbox(redis, reader, presence.id, seal)
@@ -101,6 +112,7 @@ class RemoteTurns:
             Kept("stored responses", self._records.run),
         )
         self._ticking = Periodic("turns tick", self._tick, TICK)
+        presence.on_death.append(self._following.lose)
 
     @property
     def shared(self) -> dict[str, int]:
@@ -141,6 +153,27 @@ class RemoteTurns:
         with _redis_needed():
             return await self._find(id, principal.tenant, gateway)
 
+    async def lost(self, id: str, principal: Principal) -> Turn | None:
+        """Return a failed turn for one of which nothing is kept because its gateway died shortly after it began; None
+        if there was no such turn.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        gateway, began = gateway_of(id), self._ids.issued(id, principal.tenant)
+        if gateway is None or began is None:
+            return None
+        with _redis_needed():
+            died = await self._presence.died(gateway)
+            kept = (await self._records.read(principal.tenant, id)).state  # it may have been deleted since
+        most = RECENT + 3 * self._settings.checkpoint_interval
+        if died is None or kept is not None or not -SKEW <= died - began <= most:
+            return None
+        turn = Turn(id, principal, TurnRequest(model=AUTO, messages=()), (), 0.0, began)
+        turn.begin()
+        _fail(turn)
+        return turn
+
     async def delete(self, id: str, principal: Principal) -> bool:
         """Delete a response that has ended; return whether Redis kept it.
 
@@ -162,26 +195,29 @@ class RemoteTurns:
 
     async def _find(self, id: str, tenant: str, gateway: str) -> Turn | None:
         own = gateway == self._presence.id
-        found = await self._records.read(tenant, id, gateway)
-        while found.record is not None and found.state in (RecordState.RUNNING, RecordState.ENDED, RecordState.LOST):
-            turn = restore(id, found.record)
-            if found.state is not RecordState.RUNNING:
+        while True:
+            found = await self._records.read(tenant, id)
+            turn = restore(id, found.record) if found.record is not None else None
+            if turn is not None and found.state in (RecordState.ENDED, RecordState.LOST):
                 return turn
-            if found.alive or own or await self._presence.comes_back(gateway):
-                break
-            _fail(turn)
-            if await self._records.lose(turn):
-                return turn
-            found = await self._records.read(tenant, id, gateway)
-        if own or found.state is RecordState.DELETED or not (found.alive or await self._presence.comes_back(gateway)):
-            return None
-        return await self._following.follow(id, tenant, gateway)
+            if own or found.state is RecordState.DELETED:
+                return None
+            if await self._presence.alive(gateway):
+                mirror = await self._following.follow(id, tenant, gateway)
+                if mirror is not None or await self._presence.alive(gateway):
+                    return mirror
+            elif turn is None:
+                return None
+            else:
+                _fail(turn)
+                if await self._records.lose(turn):
+                    return turn
 
     async def _lost(self, mirror: Mirror) -> None:
         """End a mirror whose gateway is gone: by the record that it has stored, or as failed."""
         tenant = mirror.principal.tenant
         try:
-            found = await self._records.read(tenant, mirror.id, None)
+            found = await self._records.read(tenant, mirror.id)
             if found.state is RecordState.ENDED and found.record is not None:
                 whole = restore(mirror.id, found.record)
                 if whole.log.last > mirror.log.last:
@@ -245,12 +281,12 @@ class RemoteTurns:
 
 
 def _fail(turn: Turn) -> None:
-    """End a turn whose gateway is gone."""
+    """End a turn whose gateway is dead."""
     routed = turn.log.routed
     tokens = sum(item.tokens for item in turn.log.items)
     usage = TokenUsage(routed.input_tokens if routed else 0, 0, tokens)
     error: ApiError = EngineFailed(
         "the server that was answering is gone; what it said so far is kept, send the request again",
-        code="gateway_lost",
+        code=LOST,
     )
     turn.append(Finished("error", usage, error))

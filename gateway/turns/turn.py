@@ -22,6 +22,8 @@ from gateway.protocol.slices import LogSlice
 from gateway.protocol.stream import Finished, LimitState, Routed, TokenUsage, TurnEvent
 from gateway.telemetry.trace import TurnTrace
 
+LOST = "gateway_lost"
+"""Code of the error with which a turn fails whose gateway has died."""
 BATCH = 256
 """Most entries of one read of a viewer that gets each delta by itself."""
 
@@ -173,7 +175,11 @@ class Turn:
 
     def resume(self, number: int, wake: Callable[[], None] | None = None, *, extensions: bool) -> Viewer:
         """Return a viewer that has seen everything up to the event that `ResponseView.event` has given this number."""
-        return self.watch(number if extensions else self.log.sequence_of(number), wake)
+        viewer = self.watch(number if extensions else self.log.sequence_of(number), wake)
+        end = self.log.finished
+        if end is not None and end.error is not None and end.error.code == LOST and viewer.cursor >= self.log.last:
+            viewer.show_end()
+        return viewer
 
     def _joined(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
@@ -220,6 +226,9 @@ class Viewer:
         self.live = live
         self.cursor = after
         """Number of the last entry read."""
+        self._ahead = 0
+        """Number by which entries of this log come too early, because the viewer has seen what was lost with another
+        copy of it."""
         self.behind = False
         """Whether the last read found more than one delta waiting, or there is more to read."""
         self._news = asyncio.Event()
@@ -250,6 +259,8 @@ class Viewer:
         entries, last = self.turn.log.read(self.cursor, 0 if extensions else BATCH), self.cursor
         if entries:
             self.cursor = entries[-1].sequence
+        if self._ahead:
+            entries = [entry._replace(sequence=entry.sequence + self._ahead) for entry in entries]
         if extensions:
             self.behind = self.cursor - last > len(entries)
             return entries
@@ -258,6 +269,11 @@ class Viewer:
             self.wake()
         self.behind = left or sum(entry.kind is LogEntryKind.DELTA for entry in entries) > 1
         return [entry for entry in entries if entry.kind is not LogEntryKind.EVENT]
+
+    def show_end(self) -> None:
+        """Show the end of a turn that has ended, as the next event after those that were seen."""
+        last = self.turn.log.last
+        self._ahead, self.cursor = self.cursor + 1 - last, last - 1
 
     def gained(self) -> LogSlice:
         """Return everything new as data for a copy of the log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from gateway.protocol.stream import Finished
 from gateway.storage.presence import Presence, new_id
 from gateway.turns.context import Context
 from gateway.turns.creations import Creations
-from gateway.turns.ids import new_response_id
+from gateway.turns.ids import ResponseIds
 from gateway.turns.references import resolved
 from gateway.turns.remote import RemoteTurns
 from gateway.turns.turn import Turn, TurnState, Viewer
@@ -66,13 +67,13 @@ class Turns:
     """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
 
     def __init__(
-        self, pipeline: TurnPipeline, settings: TurnSettings, context: Context, gateway: str | None = None
+        self, pipeline: TurnPipeline, settings: TurnSettings, context: Context, ids: ResponseIds | None = None
     ) -> None:
-        """Args: gateway: id of this process, which its turns' ids name."""
+        """Args: ids: makes this process's; None: those of a gateway that knows of no other."""
         self._pipeline = pipeline
         self._settings = settings
         self.context = context
-        self._gateway = gateway or new_id()
+        self.ids = ids or ResponseIds(secrets.token_bytes(32), new_id())
         self._turns: dict[str, Turn] = {}
         self._begun: dict[str, asyncio.Event] = {}
         """Events by id of a turn that may begin; set once it has begun, or will not."""
@@ -144,11 +145,11 @@ class Turns:
             ApiError: the turn was refused: unknown model or previous response, too long, over a limit, no engine, ...
         """
         if idempotency_key is None or self._creations is None:
-            id = new_response_id(self._gateway)
+            id = self.ids.new(principal.tenant)
             return await self._start(id, request, principal, wake, orphan_timeout, own or {}, live)
         claim = self._creations.claim(principal, idempotency_key, request)
         while True:
-            id = new_response_id(self._gateway)
+            id = self.ids.new(principal.tenant)
             with self._coming(id):
                 existing = await self._creations.take(claim, id)
                 if existing is None:
@@ -172,7 +173,7 @@ class Turns:
         request, history = await self.context.complete(
             request, principal.tenant, partial(self._find, principal=principal)
         )
-        return await self._pipeline.count(Turn(new_response_id(self._gateway), principal, request, history, 0))
+        return await self._pipeline.count(Turn(self.ids.new(principal.tenant), principal, request, history, 0))
 
     async def checked(self, messages: tuple[Message, ...], principal: Principal, id: str) -> tuple[Message, ...]:
         """Return messages that a client keeps in the conversation `id` for later turns, which check only what is new:
@@ -213,6 +214,8 @@ class Turns:
             Unavailable: it may be elsewhere, but Redis or its gateway does not answer.
         """
         turn = await self._find(response_id, principal)
+        if turn is None and self._remote is not None:
+            turn = await self._remote.lost(response_id, principal)
         if turn is None or turn.state in (TurnState.ADMITTING, TurnState.REFUSED):
             raise NotFound(
                 f"response_id: no response {response_id[:80]!r}; it is unknown, deleted, or no longer kept",

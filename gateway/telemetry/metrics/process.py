@@ -85,7 +85,11 @@ class Metrics:
         self.semantic = SemanticMetrics(registry)
         self.batches = BatchMetrics(registry)
 
-    def page(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type: Prometheus' text format, or OpenMetrics if accepted."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+    def page(self, accept: str = "") -> bytes:
+        """The page in Prometheus' text format, or OpenMetrics if accepted."""
+        return choose_encoder(accept)[0](self.registry)
+
+
+def content_type(accept: str) -> str:
+    """Return the content type of a page that is asked for with this header."""
+    return choose_encoder(accept)[1]

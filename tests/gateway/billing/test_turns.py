@@ -251,6 +251,29 @@ async def test_a_killed_gateway_loses_no_turn_that_had_ended(model: Path, redis_
         assert await redis.xlen(f"rh1:usage:{{demo}}:{report.current_hour():%Y%m%d}") == 4
 
 
+async def test_what_a_killed_gateway_has_left_is_entered_from_another_machine(
+    model: Path, redis_url: str, tmp_path: Path
+) -> None:
+    """By a gateway with a data folder of its own, that shares the folder of journals; each turn once."""
+    shared = f'[usage]\njournals = "{tmp_path}/journals"\n'
+    never = {"ROUNDHOUSE_USAGE_FLUSH_INTERVAL": "3600"}
+    async with (
+        client(redis_url) as redis,
+        gateways(2, model, redis_url, tables=shared, environments=[never]) as ((one, other), _),
+    ):
+        asked = {"model": "numbers", "input": "count", "max_output_tokens": 3}
+        for process in (one, other, one):
+            assert (await process.call("/v1/responses", asked))[0] == 200
+        await _until_entered(redis, 1)
+        assert len(list((tmp_path / "journals").glob("*.lock"))) == 2
+        await one.stop(signal.SIGKILL)
+        await _until_entered(redis, 3)
+        await _restart(one)
+        entries = [entry async for entry in report.turns(redis, _always())]
+        assert [(entry.outcome, entry.output) for entry in entries] == [("completed", 3)] * 3
+        assert [problem async for day in report.verify(redis, _always()) for problem in day.problems] == []
+
+
 async def _restart(process: GatewayProcess) -> None:
     await process.start()
     await process.ready()

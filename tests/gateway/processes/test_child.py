@@ -65,12 +65,12 @@ async def test_a_program_that_does_not_exist_is_named() -> None:
 
 async def test_a_child_that_ignores_sigterm_is_killed() -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    child = Child("stubborn", [sys.executable, "-c", stubborn])
+    child = Child("stubborn", [sys.executable, "-c", stubborn], grace=0.2)
     task = asyncio.create_task(child.run())
     await until(lambda: child.pid)
     pid = child.pid
     assert pid
-    await child.stop(grace=0.2)
+    await child.stop()
     await task
     assert not alive(pid)
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
+from gateway.background import cancel
 from gateway.storage import presence
-from gateway.storage.presence import GATEWAY_KEY, GATEWAYS_KEY, Presence
+from gateway.storage.neighbours import GONE
+from gateway.storage.presence import CHANNEL, GATEWAY_KEY, GATEWAYS_KEY, LOST_KEY, Presence
+from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
@@ -36,46 +41,94 @@ async def test_gateways_see_each_other_and_what_they_tell(redis: Redis) -> None:
     }
 
 
-async def test_a_gateway_whose_heartbeat_has_expired_is_gone(redis: Redis) -> None:
-    first, second = Presence(redis), Presence(redis)
-    await first.beat()
-    await second.beat()
-    assert await presence.alive(redis, first.id)
-    await redis.delete(GATEWAY_KEY.format(id=first.id))  # as its end of life does
-    assert not await presence.alive(redis, first.id)
-    await second.beat()
-    assert second.others == frozenset()
-    assert await redis.zrange(GATEWAYS_KEY, 0, -1) == [second.id.encode()]
-    assert list(await presence.read(redis)) == [second.id]
+@contextlib.asynccontextmanager
+async def connected(redis: Redis, gateway: Presence) -> AsyncIterator[None]:
+    """Hold the connection of a gateway that is not started."""
+    connection = asyncio.create_task(gateway._stay_connected())
+    await _counted(redis, gateway, 1)
+    try:
+        yield
+    finally:
+        await cancel([connection])
+        await _counted(redis, gateway, 0)
 
 
-async def test_a_gateway_is_waited_for_when_redis_has_forgotten_it(redis: Redis) -> None:
-    """As it does with all when its clock is set ahead."""
+async def _counted(redis: Redis, gateway: Presence, connections: int) -> None:
+    while (await redis.pubsub_numsub(CHANNEL.format(id=gateway.id)))[0][1] != connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_a_killed_gateway_is_dead_and_its_death_is_known(redis: Redis) -> None:
     one, other = Presence(redis), Presence(redis)
-    await one.beat()
-    await other.beat()
-    for beats in range(presence.DEATHS):
-        await redis.delete(GATEWAY_KEY.format(id=one.id))
-        for _ in range(beats):
+    dead: list[str] = []
+    other.on_death.append(dead.append)
+    async with connected(redis, one):
+        await one.beat()
+        await other.beat()
+        assert await other.alive(one.id)
+    last = await redis.zscore(GATEWAYS_KEY, one.id)
+    for _ in range(GONE):
+        assert not dead
+        await other.beat()
+    assert (dead, other.others) == ([one.id], frozenset())
+    assert not await other.alive(one.id)
+    assert await other.died(one.id) == last
+    assert await redis.zrange(GATEWAYS_KEY, 0, -1) == [other.id.encode()]
+    assert list(await presence.read(redis)) == [other.id]
+
+
+async def test_a_slow_gateway_is_not_dead_and_not_waited_for(redis: Redis) -> None:
+    one, other = Presence(redis), Presence(redis)
+    async with connected(redis, one):
+        await one.beat()
+        for _ in range(GONE + 2):
             await other.beat()
-        waiting = asyncio.create_task(other.comes_back(one.id))
+            assert await other.alive(one.id)
+
+
+async def test_a_gateway_is_waited_for_while_its_death_is_in_doubt(redis: Redis) -> None:
+    """It may have lost its connection, or be dead."""
+    for back in (True, False):
+        one, other = Presence(redis), Presence(redis)
+        await one.beat()
+        for _ in range(GONE - 1):
+            await other.beat()
+        waiting = asyncio.create_task(other.alive(one.id))
         await asyncio.sleep(0)
         assert not waiting.done()
-        await one.beat()
-        assert await waiting
-        await other.beat()
+        if back:
+            await one.beat()
+        for _ in range(2):
+            await other.beat()
+        assert await waiting == back
+        assert await other.died(one.id) is None if back else await other.died(one.id)
 
 
-async def test_a_gateway_that_stays_away_is_given_up(redis: Redis) -> None:
+async def test_one_that_was_taken_for_dead_is_alive_with_its_next_heartbeat(redis: Redis) -> None:
     one, other = Presence(redis), Presence(redis)
     await one.beat()
-    await other.beat()
-    await redis.delete(GATEWAY_KEY.format(id=one.id))
-    waiting = asyncio.create_task(other.comes_back(one.id))
-    for _ in range(presence.DEATHS):
+    for _ in range(GONE + 1):
         await other.beat()
-    assert not await waiting
-    assert not await other.comes_back("gw_never_seen")
+    assert other.others == frozenset()
+    await one.beat()
+    assert await other.alive(one.id)
+    await other.beat()
+    assert other.others == {one.id}
+
+
+async def test_one_that_has_never_been_seen_is_asked_for(redis: Redis) -> None:
+    one, other = Presence(redis), Presence(redis)
+    assert not await other.alive(one.id)
+    await one.beat()
+    assert await other.alive(one.id)
+
+
+async def test_a_gateway_that_runs_is_connected(redis: Redis) -> None:
+    one = Presence(redis)
+    await one.start()
+    await _counted(redis, one, 1)
+    await one.aclose()
+    await _counted(redis, one, 0)
 
 
 async def test_every_key_expires(redis: Redis) -> None:
@@ -83,6 +136,10 @@ async def test_every_key_expires(redis: Redis) -> None:
     await gateway.beat()
     assert 0 < await redis.pttl(GATEWAY_KEY.format(id=gateway.id)) <= 1000 * presence.LIFETIME
     assert await redis.ttl(GATEWAYS_KEY) > 0
+    other = Presence(redis)
+    for _ in range(GONE + 1):
+        await other.beat()
+    assert 0 < await redis.ttl(LOST_KEY.format(id=gateway.id)) <= presence.LOST_LIFETIME
 
 
 async def test_a_gateway_that_ends_withdraws(redis: Redis) -> None:
@@ -95,22 +152,31 @@ async def test_a_gateway_that_ends_withdraws(redis: Redis) -> None:
     gateway, other = Presence(redis, facts), Presence(redis)
     await gateway.start()
     await begun.wait()
+    await other.beat()
     await gateway.aclose()
     await other.beat()
+    await other.beat()
     assert other.others == frozenset()
-    assert not await presence.alive(redis, gateway.id)
+    assert not await other.alive(gateway.id)
+    assert await other.died(gateway.id) is None
 
 
 async def test_without_redis_it_keeps_what_it_knew() -> None:
-    gateway = Presence(Redis.from_url("unix:///nowhere.sock"))
-    gateway.others = frozenset({"gw_other"})
+    with redis_server() as url:
+        client = Redis.from_url(url)
+        gateway, other = Presence(client), Presence(client)
+        await other.beat()
+        await gateway.beat()
     await gateway.start()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
     await gateway.aclose()
     assert gateway.gateways == 2
+    with pytest.raises(RedisError):
+        await gateway.died(other.id)
+    await client.aclose()
 
 
 def test_its_keys_are_documented() -> None:
     documented = Path("docs/redis-keys.md").read_text("utf-8")
-    for key in (GATEWAY_KEY.format(id="<id>"), GATEWAYS_KEY):
+    for key in (GATEWAY_KEY.format(id="<id>"), GATEWAYS_KEY, LOST_KEY.format(id="<id>"), CHANNEL.format(id="<id>")):
         assert f"`{key}`" in documented

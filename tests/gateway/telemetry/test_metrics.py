@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.wire import Load
-from gateway.telemetry.metrics.process import Metrics
+from gateway.telemetry.metrics.process import Metrics, content_type
 from gateway.telemetry.metrics.registry import MAX_SERIES
 from gateway.telemetry.trace import Stage, TurnTrace
 from router.cascade import CascadeSignal, decide
@@ -67,7 +67,7 @@ def test_an_engine_that_has_left_is_not_shown() -> None:
     metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
     metrics.engines.left("small-0", "small", "m")
     metrics.engines.left("never-seen", "small", "m")
-    assert b'replica="' not in metrics.page()[0]
+    assert b'replica="' not in metrics.page()
 
 
 def test_what_an_engine_counts_is_a_counter_that_starts_again_with_the_engine() -> None:
@@ -77,7 +77,7 @@ def test_what_an_engine_counts_is_a_counter_that_starts_again_with_the_engine() 
     restarted = msgspec.structs.replace(LOAD, prefix_hit_tokens=0)
     metrics.engines.seen("small-0", "small", "m", up=True, load=restarted)
     assert value(metrics, "roundhouse_engine_prefix_hit_tokens_total", replica="small-0") == 0
-    types = {family.name: family.type for family in text_string_to_metric_families(metrics.page()[0].decode())}
+    types = {family.name: family.type for family in text_string_to_metric_families(metrics.page().decode())}
     assert types["roundhouse_engine_prefix_hit_tokens"] == "counter"
     assert types["roundhouse_engine_waiting"] == "gauge"
 
@@ -110,7 +110,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
         metrics.connections.opened()
         metrics.connections.closed(number)
     series: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+    for family in text_string_to_metric_families(metrics.page().decode()):
         for sample in family.samples:
             labels = sorted(f"{name}={value}" for name, value in sample.labels.items() if name != "le")
             series[family.name].add(tuple(labels))
@@ -120,7 +120,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
 
 
 def test_no_label_can_name_a_tenant_key_or_user() -> None:
-    for family in text_string_to_metric_families(exercised().page()[0].decode()):
+    for family in text_string_to_metric_families(exercised().page().decode()):
         for sample in family.samples:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
@@ -131,7 +131,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
 
 def test_every_metric_is_documented() -> None:
     documented = Path("docs/metrics.md").read_text("utf-8")
-    for family in text_string_to_metric_families(Metrics().page()[0].decode()):
+    for family in text_string_to_metric_families(Metrics().page().decode()):
         if not family.name.endswith("_created"):
             assert f"`{family.name}" in documented, family.name
 
@@ -180,10 +180,10 @@ def test_openmetrics_has_exemplars_that_name_a_trace() -> None:
     metrics = Metrics()
     metrics.turns.started()
     metrics.turns.finished("small", "completed", 0.2, {"trace_id": "0af7651916cd43dd8448eb211c80319c"})
-    plain, plain_type = metrics.page("text/plain")
-    page, content_type = metrics.page("application/openmetrics-text; version=1.0.0")
-    assert content_type.startswith("application/openmetrics-text")
-    assert plain_type.startswith("text/plain")
+    wanted = "application/openmetrics-text; version=1.0.0"
+    plain, page = metrics.page("text/plain"), metrics.page(wanted)
+    assert content_type(wanted).startswith("application/openmetrics-text")
+    assert content_type("text/plain").startswith("text/plain")
     assert b"trace_id" not in plain
     exemplars = [
         sample.exemplar.labels

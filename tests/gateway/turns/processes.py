@@ -92,6 +92,9 @@ CALLER = f'[[tenants]]\nname = "demo"\nkeys = [{{ id = "demo", sha256 = "{sha256
 """The tenant whose key is `KEY`, where a test's tables name no tenants."""
 
 
+SHARING = "ROUNDHOUSE_SERVER_GATEWAYS"
+
+
 class GatewayProcess:
     """`roundhouse serve` with the configuration of `gateways`."""
 
@@ -101,6 +104,11 @@ class GatewayProcess:
         self.command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
         self.environment = {**environment, "ROUNDHOUSE_REDIS_DATA": str(folder / str(port))}
         self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def sharing(self) -> int:
+        """Number of processes that share the port."""
+        return int(self.environment.get(SHARING, 1))
 
     @property
     def url(self) -> str:
@@ -129,6 +137,17 @@ class GatewayProcess:
 
         status, answered, text = await asyncio.to_thread(send)
         return status, {name.lower(): value for name, value in answered.items()}, json.loads(text or b"null")
+
+    def children(self) -> dict[int, int]:
+        """Return the ids of the processes that share the port, by their numbers, where there are several."""
+        assert self.process is not None
+        found = {}
+        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+            with contextlib.suppress(OSError, IndexError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"gateway.processes" in words[2]:
+                    found[int(words[3])] = int(pid)
+        return found
 
     async def start(self) -> None:
         with self.log.open("ab") as log:
@@ -211,7 +230,7 @@ async def gateways(
                     await process.start()
                 for process in processes:
                     await process.ready()
-                await _acquainted(redis, count)
+                await _acquainted(redis, sum(process.sharing for process in processes))
                 yield processes, engine
             finally:
                 for process in processes:

@@ -1,4 +1,4 @@
-"""`record.lua` against a model of it: whoever writes in whatever order, a turn ends once."""
+"""`record.lua` against a model of it, whoever writes in whatever order: what its gateway says of its end stays."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ ALLOWED = {
     ("running", "running"),
     ("running", "ended"),
     ("running", "lost"),
+    ("lost", "running"),
+    ("lost", "ended"),
 }
 """Besides deleting, which is always allowed."""
 
@@ -55,7 +57,7 @@ class Fence(RuleBasedStateMachine):
         if not allowed:
             return
         self.states[id] = (state, data)
-        self.endings[id] = self.endings.get(id, 0) + (state != "running")
+        self.endings[id] = self.endings.get(id, 0) + (state == "ended")
         if id in self.index:
             self.index.remove(id)
         self.index.append(id)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,56 @@ async def test_a_killed_gateways_turns_fail_once_with_what_was_seen(model: Path,
             assert ends[0]["response"]["output"][0]["content"][0]["text"]
         engine.gate.set()
         await idle(others, engine)  # what the dead one had reserved comes back when its lease ends
+
+
+async def test_a_killed_gateway_is_noticed_within_three_seconds(model: Path, empty_redis: str) -> None:
+    """Followers are told, and a turn of which nothing is kept yet has failed: it is not unknown."""
+    async with gateways(2, model, empty_redis, checkpoint_interval=60) as ((one, other), engine):
+        async with one.connect() as socket, other.connect() as elsewhere:
+            id = await _begun(socket, engine)
+            unseen = await _begun(socket, engine, stream_id="b")
+            await send(elsewhere, type="response.resume", response_id=id)
+            await receive(elsewhere)
+            began = time.monotonic()
+            await one.stop(signal.SIGKILL)
+            end = await _last(elsewhere)
+            noticed = time.monotonic() - began
+        print(f"noticed after {noticed:.2f} s")
+        assert (end["type"], end["response"]["error"]["type"]) == ("response.failed", "gateway_lost")
+        assert noticed < 8, "a heartbeat too late, on a machine that has other things to do"
+        for wanted in (id, unseen):
+            status, _, body = await other.call(f"/v1/responses/{wanted}")
+            assert (status, body["status"], body["error"]["type"]) == (200, "failed", "gateway_lost")
+            async with other.connect() as socket:
+                # Its client has seen more than was kept.
+                await send(socket, type="response.resume", response_id=wanted, starting_after=5000)
+                end = await _last(socket)
+                assert (end["sequence_number"], end["response"]["error"]["type"]) == (5001, "gateway_lost")
+        made_up = unseen[:-1] + ("1" if unseen[-1] == "0" else "0")
+        assert (await other.call(f"/v1/responses/{made_up}"))[0] == 404
+        assert (await other.call(f"/v1/responses/{unseen}", method="DELETE"))[0] == 200
+        assert (await other.call(f"/v1/responses/{unseen}"))[0] == 404
+
+
+async def test_a_gateway_that_stands_still_for_seconds_is_not_taken_for_dead(model: Path, empty_redis: str) -> None:
+    """Its turn goes on where it was, for who follows and for who asks."""
+    async with gateways(2, model, empty_redis, checkpoint_interval=0.1) as ((one, other), engine):
+        async with one.connect() as socket, other.connect() as elsewhere:
+            id = await _begun(socket, engine)
+            await send(elsewhere, type="response.resume", response_id=id)
+            await receive(elsewhere)
+            assert one.process is not None
+            one.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(5)
+            status, _, body = await other.call(f"/v1/responses/{id}")
+            assert (status, body["status"]) == (200, "in_progress")
+            one.process.send_signal(signal.SIGCONT)
+            engine.pause = 0.002
+            engine.gate.set()
+            ends = await asyncio.gather(_last(socket), _last(elsewhere))
+        assert ends[0] == ends[1] and ends[0]["type"] == "response.completed"
+        status, _, body = await other.call(f"/v1/responses/{id}")
+        assert (status, body["status"]) == (200, "completed")
 
 
 async def _begun(socket: ClientConnection, engine: CountingEngine, **fields: str) -> str:

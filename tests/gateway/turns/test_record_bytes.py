@@ -33,8 +33,8 @@ async def test_the_oldest_go_when_there_are_too_many_bytes(client: Redis) -> Non
         await written(kept)
     sizes = await kept_bytes(client)
     assert sorted(sizes) == ["resp_4", "resp_5"] and sum(sizes.values()) <= 25_000
-    assert (await kept.read("alice", "resp_3", None)).state is None
-    assert (await kept.read("alice", "resp_5", None)).state is RecordState.ENDED
+    assert (await kept.read("alice", "resp_3")).state is None
+    assert (await kept.read("alice", "resp_5")).state is RecordState.ENDED
 
 
 async def test_one_that_is_larger_than_all_may_be_is_kept_alone(client: Redis) -> None:
