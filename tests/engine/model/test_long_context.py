@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,13 @@ def prompt_of(text: TextProcessor, length: int, depth: float) -> list[int]:
     """A chat of about `length` tokens: this project's documents, with the needle at a depth from 0 to 1."""
     documents = "\n\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     words = documents.split(" ")
-    count = min(len(words), length)
-    while True:
+
+    def prompt(count: int) -> list[int]:
         cut = int(count * depth)
         hay = " ".join([*words[:cut], NEEDLE, *words[cut:count]])
-        found = text.encode_chat([{"role": "user", "content": f"{hay}\n\n{QUESTION}"}])
-        if len(found) <= length:
-            return found
-        count = min(count - 1, int(count * length / len(found)))
+        return text.encode_chat([{"role": "user", "content": f"{hay}\n\n{QUESTION}"}])
+
+    return prompt(bisect_right(range(min(len(words), length)), length, key=lambda count: len(prompt(count))) - 1)
 
 
 @cache
