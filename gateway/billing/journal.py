@@ -157,6 +157,7 @@ class Journal:
         path = self._folder / f"{self.writer}.running"
         if running:
             draft = path.with_suffix(".draft")
+            draft.touch(0o600)
             draft.write_bytes(running)
             draft.replace(path)
         else:

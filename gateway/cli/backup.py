@@ -49,15 +49,13 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
     settings = load_settings(config)
     families = [*backup_keys.FAMILIES, *(backup_keys.MORE if everything else ())]
 
-    async def write(redis: Redis) -> tuple[int, int]:
-        head = await Directory(redis).audit.head()
+    async def write(redis: Redis, out: BackupWriter) -> tuple[int, int]:
         seconds, micro = await redis.time()
-        with BackupWriter(file) as out, _progress(TextColumn("{task.completed} keys")) as progress:
+        with _progress(TextColumn("{task.completed} keys")) as progress:
             out.write(
                 BackupHeader(
                     created=seconds * 1000 + micro // 1000,
                     fingerprint=_fingerprint(settings),
-                    head=f"{head.sequence}:{head.hash}",
                     families=families,
                     adapters=_adapters(settings),
                 )
@@ -67,8 +65,8 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
             return out.keys, out.end()
 
     try:
-        with _server(settings):
-            count, size = with_redis(settings, write)
+        with BackupWriter(file) as out, _server(settings):
+            count, size = with_redis(settings, lambda redis: write(redis, out))
     except FileExistsError:
         raise click.ClickException(f"{file} exists; it is not overwritten") from None
     except backup_keys.DirectoryChanges:
@@ -92,13 +90,13 @@ def restore(file: Path, config: str | None, force: bool) -> None:
     try:
         with _server(settings):
             header = _checked(file, settings)
-            kept = with_redis(settings, lambda redis: _restore(redis, file, header, settings, force))
+            kept, last = with_redis(settings, lambda redis: _restore(redis, file, header, settings, force))
     except DamagedBackup as error:
         raise click.ClickException(f"{file}: {error}") from error
     except (OSError, SettingsError) as error:
         raise click.ClickException(f"{file}: {error}") from error
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(header.created / 1000))
-    click.echo(f"{kept} keys of {when} are restored; the audit log is whole and ends at {header.head}")
+    click.echo(f"{kept} keys of {when} are restored; the audit log is whole and ends at entry {last}")
     if missing := sorted(header.adapters.keys() - _adapters(settings).keys()):
         click.echo(f"these adapters have to be registered again: {', '.join(missing)}", err=True)
 
@@ -122,8 +120,9 @@ def _checked(file: Path, settings: Settings) -> BackupHeader:
     return header
 
 
-async def _restore(redis: Redis, file: Path, header: BackupHeader, settings: Settings, force: bool) -> int:
-    """Write a backup that was checked to Redis; return the number of keys that have not expired."""
+async def _restore(redis: Redis, file: Path, header: BackupHeader, settings: Settings, force: bool) -> tuple[int, int]:
+    """Write a backup that was checked to Redis; return the number of keys that have not expired, and that of the audit
+    log's last entry."""
     if force:
         await backup_keys.clear(redis, header.families)
     elif any([await node.dbsize() for node in await backup_keys.nodes(redis)]):
@@ -148,9 +147,7 @@ async def _restore(redis: Redis, file: Path, header: BackupHeader, settings: Set
     verifier, problem = await Directory(redis, secret=installation_secret(settings)).audit.verify()
     if problem is not None:
         raise click.ClickException(f"the audit log is not whole: entry {problem.sequence}: {problem.why}")
-    if header.head != f"{verifier.last.sequence}:{verifier.last.hash}":
-        raise click.ClickException(f"the audit log ends at {verifier.last.sequence}, the backup's at {header.head}")
-    return kept
+    return kept, verifier.last.sequence
 
 
 @contextlib.contextmanager
@@ -158,7 +155,7 @@ def _server(settings: Settings) -> Iterator[None]:
     """Have the Redis that `serve` would start run in the block, unless another one is configured, or it runs.
 
     Raises:
-        SettingsError: the data folder cannot be used.
+        SettingsError: the data folder cannot be used, or is in use although its Redis does not answer.
     """
     from gateway.processes import redis_server
     from gateway.storage.connect import embedded_url
@@ -166,15 +163,20 @@ def _server(settings: Settings) -> Iterator[None]:
     if settings.redis.url is not None or _answers(embedded_url(settings)):
         yield
         return
-    process = subprocess.Popen(redis_server.command(settings), stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + _PATIENCE
-        while not _answers(embedded_url(settings)) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()  # upon which it writes everything to its file
-        process.wait()
+    with contextlib.ExitStack() as stack:
+        try:  # two servers would write to the same files
+            stack.enter_context(redis_server.claim(Path(settings.redis.data)))
+        except redis_server.Claimed:
+            raise SettingsError("a Roundhouse with this data folder is starting or ending; try again soon") from None
+        process = subprocess.Popen(redis_server.command(settings), stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            while not _answers(embedded_url(settings)) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()  # upon which it writes everything to its file
+            process.wait()
 
 
 def _answers(url: str) -> bool:

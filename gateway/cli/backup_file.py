@@ -39,8 +39,6 @@ class BackupHeader(Struct, frozen=True, kw_only=True, tag="roundhouse-backup", t
     """Time in ms since 1970, by Redis' clock."""
     fingerprint: str
     """Of the installation's secret, without which sealed values cannot be opened."""
-    head: str
-    """Number and hash of the newest entry of the audit log."""
     families: list[str]
     adapters: dict[str, str]
     """Versions of the registered adapters, by name; the adapters themselves stay in their registry."""

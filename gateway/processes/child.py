@@ -73,6 +73,8 @@ class Child:
             while not self._stopping.is_set():
                 begun = monotonic()
                 process = self._process = await self._start()
+                if self._stopping.is_set():  # meanwhile, when there was nothing to end
+                    return
                 started()
                 status = await process.wait()
                 if self._stopping.is_set():

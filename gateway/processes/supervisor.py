@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from socket import socket
 from time import monotonic
@@ -64,7 +63,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     _check_engines(settings)
     lacking = missing("embedder") if _wants_embedder(settings) else None
     wrong = await asyncio.to_thread(checkpoints.unusable, settings)
-    with _claim(Path(settings.redis.data)), listen(settings) as bound, contextlib.ExitStack() as stack:
+    with redis_server.claim(Path(settings.redis.data)), listen(settings) as bound, contextlib.ExitStack() as stack:
         # Browsers that come before the first model is here wait for it.
         bound.listen(2048)
         say(f"Roundhouse {__version__}")
@@ -241,29 +240,6 @@ async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], sa
     except ChildFailed as error:
         log.error("no embeddings", extra={"error": str(error)})
         say(f"  without embeddings: {error}")
-
-
-@contextlib.contextmanager
-def _claim(data: Path) -> Iterator[None]:
-    """Hold the data folder, so that two installations do not write to the same Redis.
-
-    Raises:
-        SettingsError: another one holds it, or it cannot be made.
-    """
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        lock = (data / "lock").open("w")
-    except OSError as error:
-        raise SettingsError(f"redis.data: {data.resolve()} cannot be used ({error.strerror})") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SettingsError(
-                f"another Roundhouse uses the data folder {data.resolve()}; stop it, or give this one its own: "
-                "ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse-2"
-            ) from None
-        yield
 
 
 async def _announce(

@@ -164,6 +164,8 @@ class RemoteTurns:
         if gateway is None or began is None:
             return None
         with _redis_needed():
+            if await self._presence.alive(gateway):  # it was only cut off, and has said that it has no such turn
+                return None
             died = await self._presence.died(gateway)
             kept = (await self._records.read(principal.tenant, id)).state  # it may have been deleted since
         most = RECENT + 3 * self._settings.checkpoint_interval

@@ -35,6 +35,14 @@ def test_lines_come_back_in_order_and_go_when_they_are_deleted(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_its_owner_reads_a_journal(tmp_path: Path) -> None:
+    journal = create(tmp_path)
+    journal.append(b"a")
+    journal.checkpoint(b"b")
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3 and all(file.stat().st_mode & 0o077 == 0 for file in files)
+
+
 def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
     """Only what the consumer came back after."""
     journal = create(tmp_path)

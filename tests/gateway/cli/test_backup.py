@@ -21,6 +21,7 @@ from gateway.cli.root import main
 from gateway.config.settings import Settings, TurnSettings, UsageSettings
 from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.limiter import Limiter
+from gateway.processes.redis_server import claim
 from gateway.protocol.requests import Message
 from gateway.records.directory import Key, Tenant
 from gateway.records.quota import Quota
@@ -154,7 +155,7 @@ async def test_a_backup_of_a_server_becomes_a_cluster(redis: Redis, redis_url: s
 async def test_what_exists_is_not_overwritten(redis: Redis, redis_url: str) -> None:
     Path("old.backup").write_text("precious")  # noqa: ASYNC240
     done = await command(redis_url, "backup", "old.backup")
-    assert done.exit_code == 1 and "exists" in done.output
+    assert done.exit_code == 1 and "old.backup exists; it is not overwritten" in done.output
     assert Path("old.backup").read_text() == "precious"  # noqa: ASYNC240
 
 
@@ -212,7 +213,7 @@ async def test_a_directory_that_changes_meanwhile_is_copied_again(redis: Redis, 
             pending.append(asyncio.create_task(directory.write(Tenant(name=f"late-{changed}"), actor="test")))
 
     with BackupWriter(tmp_path / "busy.backup") as out:
-        out.write(BackupHeader(created=0, fingerprint="", head="", families=[], adapters={}))
+        out.write(BackupHeader(created=0, fingerprint="", families=[], adapters={}))
         await backup_keys.copy_all(redis, out, ["directory"], copied)
         out.end()
     assert len(pending) == 3
@@ -227,6 +228,30 @@ async def test_a_directory_that_changes_meanwhile_is_copied_again(redis: Redis, 
     assert {f"late-{number}".encode() for number in (1, 2, 3)} <= fields[b"rh1:{directory}:tenant"].keys()
 
 
+async def test_a_backup_during_which_the_directory_changed_can_be_restored(
+    redis: Redis, redis_url: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_all = backup_keys.copy_all
+
+    async def after_a_change(client: Redis, *rest: Any) -> None:
+        await Directory(client, secret=bytes.fromhex(SECRET)).write(Tenant(name="late"), actor="test")
+        await copy_all(client, *rest)
+
+    monkeypatch.setattr(backup_keys, "copy_all", after_a_change)
+    assert (await command(redis_url, "backup", "some.backup")).exit_code == 0
+    done = await command(second, "restore", "some.backup")
+    assert done.exit_code == 0, done.output
+    async with Redis.from_url(second) as other:
+        assert await Directory(other, secret=bytes.fromhex(SECRET)).get(Tenant, "late") is not None
+
+
+def test_no_second_server_writes_to_the_files_of_one_that_is_starting() -> None:
+    with claim(Path(".data")):
+        done = CliRunner().invoke(main, ["backup", "some.backup"])
+    assert done.exit_code == 1 and "is starting or ending" in done.output
+    assert not Path(".data/redis").exists() and not Path("some.backup").exists()
+
+
 def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk"), BackupWriter(tmp_path / "x") as out:
         out.write(PartFrame([b"1"]))
@@ -235,7 +260,7 @@ def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
-    header = BackupHeader(version=2, created=0, fingerprint="", head="", families=[], adapters={})
+    header = BackupHeader(version=2, created=0, fingerprint="", families=[], adapters={})
     with BackupWriter(tmp_path / "x") as out:
         out.write(header)
         out.end()

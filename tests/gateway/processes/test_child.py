@@ -75,6 +75,16 @@ async def test_a_child_that_ignores_sigterm_is_killed() -> None:
     assert not alive(pid)
 
 
+async def test_a_child_that_is_told_to_end_while_it_is_started_ends() -> None:
+    child = Child("sleeper", SLEEP)
+    task = asyncio.create_task(child.run())
+    await asyncio.sleep(0)
+    assert child.pid is None
+    await child.stop()
+    await asyncio.wait_for(task, 10)
+    assert child.pid is None
+
+
 async def test_cancelling_the_task_stops_the_child() -> None:
     child = Child("sleeper", SLEEP)
     task = asyncio.create_task(child.run())

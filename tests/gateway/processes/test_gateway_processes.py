@@ -110,7 +110,8 @@ async def test_changes_scrapes_and_the_admin_listener_reach_every_process(model:
         assert page.count("# HELP roundhouse_turns_running ") == 1
         alone = await asyncio.to_thread(_read, f"{served.url}/metrics?process=2")
         assert "process=" not in alone and "roundhouse_turns_running " in alone
-        assert (await served.call("/metrics?process=4"))[0] == 404
+        for unknown in ("4", "02", "%D9%A2"):
+            assert (await served.call(f"/metrics?process={unknown}"))[0] == 404
 
         _edit(served, sha256(KEY.encode()).hexdigest(), sha256(b"another").hexdigest())
         done = await _reload(served)

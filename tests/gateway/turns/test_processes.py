@@ -16,6 +16,9 @@ import redis
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
+from gateway.access.identity.secret import derive
+from gateway.storage.presence import LOST_KEY
+from gateway.turns.ids import ResponseIds, gateway_of
 from tests.gateway.conftest import eventually, receive, send
 from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, gateways, idle
 
@@ -249,6 +252,25 @@ async def test_a_gateway_that_stands_still_for_seconds_is_not_taken_for_dead(mod
         assert ends[0] == ends[1] and ends[0]["type"] == "response.completed"
         status, _, body = await other.call(f"/v1/responses/{id}")
         assert (status, body["status"]) == (200, "completed")
+
+
+async def test_a_gateway_that_came_back_says_itself_which_turns_it_has(model: Path, empty_redis: str) -> None:
+    """Others have taken it for dead; what it does not know is unknown, and has not failed."""
+    async with gateways(2, model, empty_redis) as ((one, other), _):
+        ids = ResponseIds(derive(bytes.fromhex(one.environment["ROUNDHOUSE_SECRET"]), "response ids"), await _id(one))
+        with redis.Redis.from_url(empty_redis) as client:
+            client.set(LOST_KEY.format(id=await _id(one)), time.time())
+        for asked in (one, other):
+            assert (await asked.call(f"/v1/responses/{ids.new('demo')}"))[0] == 404
+
+
+async def _id(process: GatewayProcess) -> str:
+    """The id of a gateway."""
+    async with process.connect() as socket:
+        await send(socket, type="response.create", input="hello")
+        created = await receive(socket)
+        await _last(socket)
+    return gateway_of(created["response"]["id"]) or ""
 
 
 async def _begun(socket: ClientConnection, engine: CountingEngine, **fields: str) -> str:
