@@ -35,7 +35,7 @@ def served() -> dict[str, set[str]]:
     """Labels by name of every sample that a gateway serves."""
     metrics = exercised()
     labels: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+    for family in text_string_to_metric_families(metrics.page().decode()):
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
     return labels
@@ -64,14 +64,14 @@ def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
         "roundhouse_websocket_closed",
     }  # fmt: skip
     shown = DASHBOARD.read_text("utf-8")
-    families = {family.name for family in text_string_to_metric_families(exercised().page()[0].decode())}
+    families = {family.name for family in text_string_to_metric_families(exercised().page().decode())}
     missing = {name for name in families if name not in shown and not name.endswith("_created")}
     assert missing == left_out
 
 
 def test_a_panel_asks_how_fast_a_counter_grows_and_no_gauge() -> None:
     """A counter starts again at 0 with its process, which `rate` knows of and `deriv` does not."""
-    types = {family.name: family.type for family in text_string_to_metric_families(exercised().page()[0].decode())}
+    types = {family.name: family.type for family in text_string_to_metric_families(exercised().page().decode())}
     for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
         for target in panel.get("targets", []):
             assert "deriv(" not in target["expr"], panel["title"]
@@ -104,4 +104,4 @@ class TestWithPromtool:
         promtool("check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
 
     def test_names_and_types_of_metrics_are_as_prometheus_wants_them(self) -> None:
-        promtool("check", "metrics", given=exercised().page()[0])
+        promtool("check", "metrics", given=exercised().page())

@@ -27,10 +27,10 @@ def test_without_observations_there_is_none() -> None:
 def test_it_reads_what_a_gateway_serves_and_tells_two_readings_apart() -> None:
     metrics = Metrics()
     metrics.answers.first_token("small", "miss", 0.02)
-    before = read(metrics.page()[0].decode())
+    before = read(metrics.page().decode())
     for tier in ("small", "large"):
         metrics.answers.first_token(tier, "miss", 0.02)
-    after = read(metrics.page()[0].decode())
+    after = read(metrics.page().decode())
     assert set(after) == set(SHOWN)
     change = since(after["first token"], before["first token"])
     assert change[float("inf")] == 2
