@@ -33,11 +33,17 @@ class Announcer:
             url: of the Redis that the gateways use.
 
         Raises:
-            ValueError: it is no such address.
+            ValueError: it is no such address; the message holds no part of it.
         """
-        self._redis = Redis.from_url(
-            url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT, retry=Retry(NoBackoff(), 0)
-        )
+        try:
+            self._redis = Redis.from_url(
+                url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT, retry=Retry(NoBackoff(), 0)
+            )
+        except ValueError:  # whose message may hold a part of the password
+            raise ValueError(
+                "--register needs a redis://, rediss:// or unix:// address; / ? # and @ of a password are %2F %3F %23 "
+                "%40"
+            ) from None
         self._key = key
         self._written: Lease | None = None
         self._ending = asyncio.Event()
@@ -64,9 +70,9 @@ class Announcer:
             due = now - indexed >= INDEX_SECONDS
             try:
                 await self._write(lease(), indexed=due)
-            except (RedisError, OSError) as error:
+            except Exception as error:  # whatever it was, the next renewal may succeed
                 if not away:
-                    logger.warning("not announced: Redis does not answer (%s)", type(error).__name__)
+                    logger.warning("not announced: %s", _reason(error))
                 indexed, away = -math.inf, True
             else:
                 if away:
@@ -84,8 +90,8 @@ class Announcer:
                     pipeline.delete(LEASE_KEY.format(pool=self._written.pool, id=self._written.id))
                     pipeline.zrem(INDEX_KEY.format(pool=self._written.pool), self._written.id)
                     await pipeline.execute()
-        except (RedisError, OSError) as error:
-            logger.warning("not withdrawn: Redis does not answer (%s)", type(error).__name__)
+        except Exception as error:  # the engine ends all the same
+            logger.warning("not withdrawn: %s", _reason(error))
         finally:
             await self._redis.aclose()
 
@@ -99,6 +105,12 @@ class Announcer:
                 pipeline.zadd(index, {lease.id: lease.time})
                 pipeline.expire(index, int(INDEX_LIFETIME))
             await pipeline.execute()
+
+
+def _reason(error: Exception) -> str:
+    """Return what to tell of an error; never its message, which may hold a part of the address."""
+    name = type(error).__name__
+    return f"Redis does not answer ({name})" if isinstance(error, RedisError | OSError) else name
 
 
 def read_key(path: Path) -> bytes:

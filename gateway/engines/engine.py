@@ -28,7 +28,8 @@ class Engine:
     def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
         """Args: name: until the engine has told the id of its process, and of older ones, which tell none."""
         self.name = name
-        """Public name: the id of the process that is there now, or was last. Addresses stay inside."""
+        """Public name: the id of the process that is there now, or was last, unless another replica has it. Addresses
+        stay inside."""
         self.pool = pool
         self.client = client
         self.breaker = breaker
@@ -37,7 +38,7 @@ class Engine:
         self._unnamed = name
         self._in_flight = InFlightLoad()
         self._followed = False
-        client.on_ready = self._introduced
+        client.on_ready = self.introduced
 
     @property
     def context(self) -> int:
@@ -66,7 +67,8 @@ class Engine:
     @property
     def control(self) -> ReplicaControl:
         """What an operator has set for its process."""
-        return self.pool.controls().get(self.name, _UNSET)
+        controls = self.pool.controls()
+        return controls.get(self.name) or controls.get(self.client.id, _UNSET)
 
     def follow_blocks(self, followed: bool) -> None:
         """Start or stop telling the pool's placer which prefix blocks the engine holds."""
@@ -77,9 +79,13 @@ class Engine:
     def _told(self, news: Blocks) -> None:
         self.pool.placer.told(self.name, news)
 
-    def _introduced(self) -> None:
-        """Take the name of a process that is there in place of another one, and forget what that one held."""
-        former, self.name = self.name, self.client.id or self._unnamed
+    def introduced(self) -> None:
+        """Take the name of a process that is there in place of another one, and forget what that one held.
+
+        A process that is another replica too, at another address or in another pool, has its id there.
+        """
+        former, id = self.name, self.client.id
+        self.name = id if id and not self.pool.taken(id, self) else self._unnamed
         if self.name != former:
             self.errors = ErrorRate()
             self.pool.placer.forget(former)

@@ -68,6 +68,8 @@ class Pool:
         self.controls = controls
         self.renamed: Callable[[Engine, str], None] = lambda engine, former: None
         """Called with an engine that has another name from now on, and its former one."""
+        self.taken: Callable[[str, Engine | None], bool] = lambda name, engine: False
+        """Says whether a replica other than this one has a name now."""
         self.placer = Placer()
         self.turnover = Turnover()
         self.max_turns = 0
@@ -128,7 +130,7 @@ class Pool:
             before.pop(place)
             if place in before
             else Engine(
-                id or next(free),
+                id if id and not self.taken(id, None) else next(free),
                 self,
                 self._connect(place.address, server_name=place.server_name),
                 Breaker(failures=1, pause=1.0),

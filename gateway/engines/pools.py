@@ -62,7 +62,7 @@ class Engines:
 
     def _pool(self, settings: PoolSettings, router: RouterSettings) -> Pool:
         pool = Pool(settings, router, self._tls, lambda: self.controls())
-        pool.renamed = self._renamed
+        pool.renamed, pool.taken = self._renamed, self._taken
         return pool
 
     def configure(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
@@ -101,6 +101,12 @@ class Engines:
         self._engines[engine.name] = engine
         self._gone(engine, former)
 
+    def _taken(self, name: str, engine: Engine | None) -> bool:
+        """Whether a replica other than this one has a name."""
+        return any(
+            each is not engine and each.name == name for pool in self.pools for each in pool.engines + pool.leaving
+        )
+
     def _gone(self, engine: Engine, name: str) -> None:
         self.left.append((name, engine.pool.tier, engine.pool.name))
         self._former.append(name)
@@ -133,6 +139,8 @@ class Engines:
         await engine.client.aclose()
         pool.placer.forget(engine.name)
         self._gone(engine, engine.name)
+        for each in [each for pool in self.pools for each in pool.engines if each.client.id == engine.name]:
+            each.introduced()  # its process' name is free now
         logger.info("engine let go", extra={"replica": engine.name})
 
     def __getitem__(self, replica: str) -> Engine:

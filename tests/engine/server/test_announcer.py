@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.registration import INDEX_KEY, LEASE_KEY, LIFETIME, opened
+from engine.registration import INDEX_KEY, LEASE_KEY, LIFETIME, Lease, opened
 from engine.server import announcer as announcer_module
 from engine.server.announcer import Announcer, read_key
 from tests.engine.test_registration import KEY, LEASE
@@ -69,6 +69,38 @@ async def test_without_redis_the_engine_serves_on(
     assert [record.getMessage() for record in caplog.records if "not announced" in record.getMessage()] == [
         "not announced: Redis does not answer (ConnectionError)"
     ]
+
+
+async def test_what_nobody_expected_ends_no_renewal(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine whose lease could not be made once announces itself with the next."""
+    monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
+    leases = iter([TypeError("none"), *[LEASE] * 10_000])
+
+    def lease() -> Lease:
+        if isinstance(given := next(leases), Exception):
+            raise given
+        return given
+
+    async with Announcer(redis_url, KEY).announced(lease), asyncio.timeout(5):
+        while not await redis.exists(AT):  # noqa: ASYNC110  Redis has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def test_an_option_that_nobody_knows_ends_no_engine() -> None:
+    async with Announcer("redis://127.0.0.1:1?nothing=1", KEY).announced(lambda: LEASE):
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:se/cret@host", "rediss://u:se#cret@host", "redis://u:se?cret@host", "se://x"]
+)
+def test_an_address_that_cannot_be_read_is_not_told(url: str) -> None:
+    """It may hold a password, and the message goes to the log."""
+    with pytest.raises(ValueError, match="--register needs") as refused:
+        Announcer(url, KEY)
+    assert "se" not in str(refused.value).replace("rediss", "").replace("password", "").replace("address", "")
 
 
 def test_a_key_is_read(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gateway.config.settings import TIERS, PoolSettings, RedisSettings, RouterSe
 from gateway.engines import leases as leases_module
 from gateway.engines.leases import LOOK_SECONDS, LeasedEngines
 from gateway.engines.pools import Engines
+from gateway.records.directory import ReplicaControl
 from gateway.storage.redis import BatchingRedis
 from gateway.telemetry.metrics.process import Metrics
 from tests.engine.test_registration import LEASE
@@ -148,6 +149,42 @@ async def test_a_process_that_was_started_again_is_another_replica(
                 assert engines[SECOND] is engines[FIRST] is replica
                 assert [name for name, _, _ in engines.left] == ["small-0", FIRST]
                 assert routes(await run(served, request()))[-1].replica == SECOND
+
+
+async def test_a_process_in_two_pools_answers_for_both(serve: Serve, model: Path) -> None:
+    """Only one of its replicas is called by its id: a name leads to one engine."""
+    with EngineThread(model, id=FIRST) as engine:
+        async with serve(engines={"small": [engine.address], "large": [engine.address]}) as served:
+            engines = served.gateway.engines
+            await eventually(lambda: all(each.client.connected for pool in engines.pools for each in pool.engines))
+            for pool in engines.pools:
+                route = routes(await run(served, request(model=pool.name)))[-1]
+                assert (route.model, engines[route.replica]) == (pool.name, pool.engines[0])
+            assert sum(each.name == FIRST for pool in engines.pools for each in pool.engines) == 1
+            engines.controls = lambda: {FIRST: ReplicaControl(name=FIRST, drained=True)}
+            assert all(each.control.drained for pool in engines.pools for each in pool.engines)
+
+
+async def test_a_process_whose_connection_broke_is_found_again_by_its_name(
+    serve: Serve, board: Board, model: Path
+) -> None:
+    """It announces another address than the configured one, at which it is used until that is connected again."""
+    with EngineThread(model, id=FIRST) as engine:
+        async with serve(engines={"small": [engine.address]}, pool={"registered": True}) as served:
+            engines = served.gateway.engines
+            [replica] = engines.pools[0].engines
+            await eventually(lambda: names(served) == {FIRST: True})
+            await replica.client.aclose()
+            await board.announce(FIRST, engine.address.replace("127.0.0.1", "localhost"))
+            await eventually(lambda: names(served).get("small-1", False))
+            assert routes(await run(served, request()))[-1].model == engines.pools[0].name
+            await replica.client.start()
+            await eventually(lambda: engines.pools[0].engines == [replica] and names(served) == {FIRST: True})
+            await eventually(lambda: not engines.pools[0].leaving)
+            await asyncio.sleep(0.2)
+            assert engines[FIRST] is replica
+            assert routes(await run(served, request("again")))[-1].replica == FIRST
+            await served.settle()
 
 
 async def test_former_names_are_forgotten_in_the_end(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
