@@ -62,6 +62,9 @@ class Journal:
                 lock = _locked(path, 0)
             except FileNotFoundError:  # another gateway was faster and is done with it
                 continue
+            except OSError as error:  # it may be another user's
+                log.warning("usage journal cannot be opened", extra={"file": str(path), "error": str(error)})
+                continue
             if lock is not None:
                 yield cls(folder, path.stem, lock, limit=0)
 

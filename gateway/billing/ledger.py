@@ -206,15 +206,14 @@ class Ledger:
 
     async def adopt(self) -> None:
         """Write to Redis what dead writers have left in the same folder."""
-        try:
-            for journal in Journal.orphans(self._folder):
-                try:
-                    await self._finish(journal)
-                    journal.remove()
-                finally:
-                    journal.close()
-        except (RedisError, OSError, msgspec.MsgspecError) as error:
-            log.warning("usage journal of another process not finished yet", extra={"error": str(error)})
+        for journal in Journal.orphans(self._folder):
+            try:
+                await self._finish(journal)
+                journal.remove()
+            except (RedisError, OSError, msgspec.MsgspecError) as error:  # the others need not wait for it
+                log.warning("usage journal of another process not finished yet", extra={"error": str(error)})
+            finally:
+                journal.close()
 
     async def _finish(self, journal: Journal) -> None:
         left = journal.running()

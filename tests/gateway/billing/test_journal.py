@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.billing.journal import Journal, JournalFull
+from gateway.billing.ledger import Ledger
+from gateway.config.settings import UsageSettings
+from tests.gateway.billing.test_ledger import client, die, entered, entry
 
 
 def create(folder: Path, limit: int = 10_000) -> Journal:
@@ -112,3 +115,17 @@ def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         create(tmp_path / "file")
+
+
+@pytest.mark.anyio
+async def test_a_journal_that_cannot_be_finished_does_not_hold_up_others(redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "00.lock").mkdir()
+    (tmp_path / "01.lock").touch()
+    (tmp_path / "01.running").write_text("{")
+    async with client(redis_url) as redis:
+        ledger = Ledger(redis, UsageSettings(), tmp_path)
+        ledger.close("resp_1", entry(1))
+        die(ledger)
+        await Ledger(redis, UsageSettings(), tmp_path).adopt()
+        assert [one.turn for one in await entered(redis)] == ["resp_1"]
+        assert (tmp_path / "01.running").exists()

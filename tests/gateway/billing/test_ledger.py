@@ -245,13 +245,14 @@ class _Timeout(LedgerStore):
         super().__init__(redis, settings)
         self.fate: str = "answered"
 
-    async def write(self, writer: str, entries: Any) -> None:
+    async def write(self, writer: str, entries: Any, **patience: Any) -> bool:
         fate, self.fate = self.fate, "answered"
         if fate == "lost":
             raise TimeoutError
-        await super().write(writer, entries[: len(entries) // 2] if fate == "half" else entries)
+        confirmed = await super().write(writer, entries[: len(entries) // 2] if fate == "half" else entries, **patience)
         if fate != "answered":
             raise TimeoutError
+        return confirmed
 
 
 class Machine:
