@@ -32,6 +32,8 @@ REDIRECTIONS = 3
 _REFRESH = 0.25
 """Least seconds between two questions about which node has which slot."""
 _EVERYWHERE = frozenset({"SCRIPT LOAD", "SCRIPT FLUSH", "FLUSHALL", "FLUSHDB"})
+_ASKING: Any = (("ASKING",), {})
+"""Command of a pipeline that has a node take the next one for a slot that is on the way to it."""
 _KEYLESS = frozenset({"ACL WHOAMI", "COMMAND INFO", "CONFIG GET", "INFO", "PING", "TIME"})
 _AFTER_NUMBER = frozenset({"EVAL", "EVALSHA"})
 
@@ -214,7 +216,8 @@ class ClusterPipeline(Pipeline):
             if self.is_transaction and len(parts) > 1:
                 raise DataError("all keys of a transaction lie in one slot of the cluster")
             sent = [
-                self._part(node, [stack[index] for index in part], scripts, waiting) for node, part in parts.items()
+                self._part(node, [(answers.get(index), stack[index]) for index in part], scripts, waiting)
+                for node, part in parts.items()
             ]
             for part, given in zip(parts.values(), await asyncio.gather(*sent), strict=True):
                 answers |= dict(zip(part, given, strict=False))
@@ -241,15 +244,22 @@ class ClusterPipeline(Pipeline):
         return parts
 
     async def _part(
-        self, node: BatchingRedis, commands: Sequence[Any], scripts: set[Any], waiting: Any | None
+        self, node: BatchingRedis, commands: Sequence[tuple[Any, Any]], scripts: set[Any], waiting: Any | None
     ) -> list[Any]:
-        """Run the commands of one node. A transaction that was refused has been run in no part of it."""
+        """Run the commands of one node, each with what it was answered before. A transaction that was refused has been
+        run in no part of it."""
+        stack: list[Any] = []
+        for before, command in commands:
+            if isinstance(before, AskError) and not isinstance(before, MovedError):
+                stack.append(_ASKING)
+            stack.append(command)
+        if waiting is not None:
+            stack.append(waiting)
         async with node.pipeline(transaction=self.is_transaction) as pipeline:
-            pipeline.command_stack, pipeline.scripts = [*commands], set(scripts)
-            if waiting is not None:
-                pipeline.command_stack.append(waiting)
+            pipeline.command_stack, pipeline.scripts = [*stack], set(scripts)
             try:
-                return await pipeline.execute(raise_on_error=False)
+                given = await pipeline.execute(raise_on_error=False)
+                return [answer for sent, answer in zip(stack, given, strict=True) if sent is not _ASKING]
             except MovedError as moved:
                 return [moved] * len(commands)
             except (ConnectionError, TimeoutError, OSError, ClusterDownError):

@@ -108,14 +108,18 @@ async def test_a_slot_that_moves_is_followed(nodes: list[Node], tmp_path: Path) 
         nodes[source].ask("CLUSTER SETSLOT", slot, "MIGRATING", ids[target])
         nodes[source].ask("MIGRATE", "127.0.0.1", nodes[target].port, "{moved}:a", 0, 5000)
         assert await redis.incr("{moved}:a") == 2  # on the way: ASK
+        async with redis.pipeline(transaction=False) as pipeline:
+            pipeline.incr("{moved}:a").set("{elsewhere}:b", 1).incr("{moved}:a")
+            pipeline.execute_command("WAIT", 0, 100)
+            assert await pipeline.execute() == [3, True, 4, 0]
         for node in (nodes[target], nodes[source]):
             node.ask("CLUSTER SETSLOT", slot, "NODE", ids[target])
         async with redis.pipeline(transaction=True) as pipeline:
             pipeline.incr("{moved}:a").incr("{moved}:a")
-            assert await pipeline.execute() == [3, 4]
+            assert await pipeline.execute() == [5, 6]
     async with client_of(url, tmp_path) as redis, redis.pipeline(transaction=False) as pipeline:
         pipeline.incr("{moved}:a").set("{elsewhere}:b", 1)
-        assert await pipeline.execute() == [5, True]
+        assert await pipeline.execute() == [7, True]
 
 
 async def test_a_cluster_that_is_away_is_an_error_of_redis(tmp_path: Path) -> None:
