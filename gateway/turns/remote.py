@@ -38,7 +38,7 @@ from gateway.turns.messages import (
 )
 from gateway.turns.records import RecordState, TurnRecords, restore
 from gateway.turns.seal import Seal
-from gateway.turns.turn import LOST, Turn, TurnState
+from gateway.turns.turn import Turn, TurnState
 from router.route import AUTO
 
 log = logging.getLogger("roundhouse.turns")
@@ -289,6 +289,6 @@ def _fail(turn: Turn) -> None:
     usage = TokenUsage(routed.input_tokens if routed else 0, 0, tokens)
     error: ApiError = EngineFailed(
         "the server that was answering is gone; what it said so far is kept, send the request again",
-        code=LOST,
+        code="gateway_lost",
     )
     turn.append(Finished("error", usage, error))

@@ -47,6 +47,7 @@ FEWER_BITS: dict[str, Numbers] = {
     "int8": Numbers(quantize="int8"),
     "w8a16": Numbers(quantize="w8a16"),
     "int4": Numbers(quantize="int4"),
+    "kv-fp16": Numbers(kv_dtype="fp16"),
     "kv-bf16": Numbers(kv_dtype="bf16"),
     "kv-fp8": Numbers(kv_dtype="fp8"),
     "kv-int8": Numbers(kv_dtype="int8"),

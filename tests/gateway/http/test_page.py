@@ -91,7 +91,9 @@ async def test_the_page_is_told_what_is_coming_and_not_why_it_fails() -> None:
     large = ComingTier(tier="large", model="l", size=100, here=43, failed=True)
     async with client(demo_settings(), ArrivalState({"large": large})) as http:
         config = (await http.get("/ui/config.json")).json()
-    assert config["coming"] == [{"tier": "large", "model": "l", "size": 100, "here": 43, "failed": True}]
+    assert config["coming"] == [
+        {"tier": "large", "model": "l", "size": 100, "here": 43, "failed": True, "unusable": False}
+    ]
     assert config["none_fetched"] is False
 
 

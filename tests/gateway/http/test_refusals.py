@@ -157,7 +157,7 @@ async def test_what_only_the_engine_knows_to_be_wrong(serve: Serve) -> None:
                 response = await post(served, path, {**body, "stream": stream})
                 refused(response, 400, "invalid_request", "prompt" if "prompt" in body else "logit_bias")
         await served.settle()
-        page = served.gateway.metrics.page("")[0].decode()
+        page = served.gateway.metrics.page().decode()
     assert 'roundhouse_turns_total{outcome="refused",tier=""} 6.0' in page
     assert 'outcome="failed"' not in page
 
