@@ -41,7 +41,7 @@ logger = logging.getLogger("roundhouse.engines")
 
 MAX_REASON = 500
 """Most characters passed on of an engine's complaint about a grammar."""
-MAX_MOVES = 2
+MAX_LOSSES = 2
 """Most engines that one answer may lose and go on elsewhere: a request that ends every engine must end, too."""
 _PAUSE = 1.0
 """Seconds after which an engine that had no room is asked again, if it does not say."""
@@ -218,7 +218,7 @@ class _Answer:
             self._full[lost] = now + (_PAUSE if failure.retry_after is None else failure.retry_after)
         else:
             self._lost += not (isinstance(failure, EngineGone) and failure.leaving)
-            if self._lost > MAX_MOVES:
+            if self._lost > MAX_LOSSES:
                 return False
             self._until = now + self._asked.move_timeout
         if _blames(failure):

@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from bench.servers import engine_process
 from engine.wire import Generate, Grammar, Output, Step, Usage, encode
 from gateway.config.settings import CacheSettings
-from gateway.pipeline.relay import MAX_MOVES
+from gateway.pipeline.relay import MAX_LOSSES
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.requests import Sampling, TurnRequest
 from gateway.protocol.stream import Finished, TextDelta, TokenUsage
@@ -159,9 +159,9 @@ async def test_a_request_that_ends_every_engine_ends_too(serve: Serve, tmp_path:
         events = await run(served, request(max_output_tokens=LENGTH))
     finished = events[-1]
     assert finished.error is not None and finished.error.code == "engine_failed"
-    assert finished.usage.output_tokens == 1 + MAX_MOVES
+    assert finished.usage.output_tokens == 1 + MAX_LOSSES
     asked = [*one.generated, *two.generated]
-    assert sorted(each.resumed for each in asked) == [*range(1 + MAX_MOVES)]
+    assert sorted(each.resumed for each in asked) == [*range(1 + MAX_LOSSES)]
     assert all(each.prompt[len(each.prompt) - each.resumed :] == [65] * each.resumed for each in asked)
 
 
