@@ -26,9 +26,10 @@ MAX_UNREAD = 4096
 """Number of unread messages that a mailbox keeps, approximately."""
 LIFETIME = 30
 """Seconds after the last message at which a mailbox expires."""
-BLOCK = 5.0
-"""Seconds that one read waits for a message."""
-READ_TIMEOUT = 2 * BLOCK
+BLOCK = 2.0
+"""Seconds that one read waits for a message; far below `gateway.turns.following.ANSWER_TIMEOUT`, because a read that
+began before Redis' clock was set back sees nothing until it ends."""
+READ_TIMEOUT = 10.0
 """Seconds after which a read on the reader's connection has failed."""
 
 
