@@ -37,6 +37,9 @@ log = logging.getLogger("roundhouse.turns")
 
 PATIENCE = 2.5 * SILENCE
 """Seconds without a frame after which a feed is asked for anew."""
+FIRST_PATIENCE = 1.0
+"""The same until a turn is shown for the first time, which somebody waits for: messages are lost when Redis' clock is
+set forward or Redis fails over."""
 ANSWER_TIMEOUT = 5.0
 """Seconds that a gateway may take to show a turn for the first time."""
 LINGER = 5.0
@@ -126,7 +129,7 @@ class Followings:
         if following is None:
             self._post(gateway_of(frame.turn) or "", UnfollowTurn(frame.turn, frame.tenant, self._id, frame.feed))
             return
-        if following.feed != frame.feed:
+        if following.feed != frame.feed and (following.mirror is not None or frame.header is None):
             return  # of one that another has replaced
         following.heard = self._now()
         if following.mirror is None:
@@ -168,7 +171,8 @@ class Followings:
         for following in list(self._by_turn.values()):
             if following.mirror is not None and following.mirror.cancelled:
                 self._post(following.gateway, CancelRemoteTurn(following.id, following.tenant))
-            if self._now() - following.heard < PATIENCE:
+            patience = FIRST_PATIENCE if following.mirror is None else PATIENCE
+            if self._now() - following.heard < patience:
                 continue
             if alive(following.gateway):
                 self._ask_again(following)

@@ -17,6 +17,8 @@ import redis
 from openai.types.responses import Response
 
 from gateway.config.settings import ApiKeySettings, TenantSettings
+from gateway.turns.mailbox import Mailbox
+from gateway.turns.messages import FollowTurn, GatewayMessage, TurnFrame
 from tests.clocks import LoopClock
 from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, send, text_of, until_end
 from tests.gateway.frame_engine import FrameEngine
@@ -88,6 +90,28 @@ class TestRunning:
             assert followed[-1].sequence_number == own[-1]["sequence_number"]
             text = "".join(event.delta for event in followed if event.type == "response.output_text.delta")
             assert own[-1]["response"]["output"][0]["content"][0]["text"].endswith(text)
+
+    @pytest.mark.parametrize("kind", [FollowTurn, TurnFrame])
+    async def test_is_followed_though_a_message_is_lost(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch, kind: type[GatewayMessage]
+    ) -> None:
+        """The first that asks for the turn, or the first that shows it: long before whoever waits is told so."""
+        lost: list[GatewayMessage] = []
+        sends = Mailbox.send
+
+        async def send_later(self: Mailbox, gateway: str, message: GatewayMessage) -> None:
+            if isinstance(message, kind) and not lost:
+                lost.append(message)
+            else:
+                await sends(self, gateway, message)
+
+        monkeypatch.setattr(Mailbox, "send", send_later)
+        async with two(serve) as (one, other), one.connect() as socket:
+            id = await started(socket, **LONG)
+            followed = await resume(other, id)
+            own = await until_end(lambda: receive(socket))
+            assert lost and followed[-1] == own[-1]
+            assert text_of(followed) == text_of(own)
 
     async def test_can_be_cancelled_from_anywhere(self, serve: Serve, frames: FrameEngine) -> None:
         """By a socket, and by HTTP, which waits for the end."""
