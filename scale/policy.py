@@ -1,0 +1,308 @@
+"""Decides how many replicas a pool has. Pure: a signal and what was remembered in, a decision with reasons out.
+
+The work that arrives, in replica-seconds a second, is the number of replicas that it keeps busy (Little's law):
+
+    offered = max(EWMA over 20 s, over 120 s) + trend * start / 2 + backlog / 60 s
+    target  = max(ceil(offered / 0.85 + sqrt(offered) / 2) + spare, KV floor, adapter floor, min_replicas)
+
+The square root is the staffing rule for random arrivals (Halfin and Whitt, 1981). Then:
+
+* TTFT above its aim for a minute in which no replica starts adds one; below it, these go again one by one.
+* A pool shrinks to the largest target of the last 300 s, and only if the replicas that stay hold what is in flight.
+* Without a signal it stays as it is; without traffic it shrinks. They are not the same.
+* Replicas that start count. If none becomes ready for three times the time of a start, the target falls back to one
+  more than there are, until one comes.
+* The budget is applied before anything is asked for; draining replicas are paid, too.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
+
+AVERAGED_SECONDS = (20.0, 120.0, 600.0)
+
+
+class ScalePolicy(Struct, frozen=True, kw_only=True):
+    """Parameters of the decision; bench/README.md says how they were chosen."""
+
+    start_seconds: float = 180.0
+    """Time from asking for a replica until it is ready."""
+    utilisation: float = 0.85
+    """Share of the replicas that the work keeps busy in the mean."""
+    margin: float = 0.5
+    """Replicas beyond that, times the square root of the work."""
+    backlog_seconds: float = 60.0
+    """Time in which waiting work is to be worked off."""
+    ttft_target: float = 2.0
+    """Aim for the 95th percentile of the TTFT, in seconds."""
+    ttft_patience: float = 60.0
+    """Seconds over that aim, while no replica starts, that add one."""
+    kv_share: float = 0.85
+    """Most of the KV blocks and of the memory for adapters that are to be in use."""
+    hold_seconds: float = 300.0
+    """Time over whose largest target a pool shrinks."""
+    in_flight_share: float = 0.9
+    """Most of the slots of those that stay that requests in flight may take when a pool shrinks."""
+    sleep_seconds: float = 600.0
+    """Time without a request after which a pool whose `min_replicas` is 0 has none."""
+    patience: int = 3
+    """Number of times `start_seconds` without a replica becoming ready after which the target falls back."""
+
+
+class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the policy remembers of a pool from one look to the next. Plain data, to be stored by the controller."""
+
+    time: float | None = None
+    """Time of the last look with a signal; None before the first one."""
+    ewmas: tuple[float, ...] = ()
+    """Offered work in replicas, averaged over each of `AVERAGED_SECONDS`; none before the second look."""
+    desired: int | None = None
+    """Last decision; None before the first one."""
+    targets: tuple[tuple[float, int], ...] = ()
+    """Times and targets of the last `hold_seconds`, without those that a later one exceeds."""
+    active: float | None = None
+    """Last time with a request."""
+    slow_since: float | None = None
+    """Time since which TTFT is above its aim, or since the last replica that this added."""
+    fast_since: float | None = None
+    """Time since which it is below, or since the last one that went again."""
+    extra: int = 0
+    """Replicas added because of TTFT."""
+    ready: int = 0
+    """Ready replicas at the last look."""
+    short_since: float | None = None
+    """Time since which fewer are ready than desired and none became so."""
+
+
+class ScaleReasonKind(enum.StrEnum):
+    """Why a pool has the size that it has, in one word."""
+
+    LOAD = "load"
+    KV = "kv"
+    ADAPTERS = "adapters"
+    TTFT = "ttft"
+    BOUNDS = "bounds"
+    BUDGET = "budget"
+    HOLD = "hold"
+    """A larger target is not long enough ago."""
+    SURVIVORS = "survivors"
+    """Those that would stay do not hold what is in flight."""
+    NO_SIGNAL = "no_signal"
+    STUCK = "stuck"
+    """Replicas that were asked for do not come."""
+    ASLEEP = "asleep"
+    WAKING = "waking"
+
+
+class ScaleReason(Struct, frozen=True):
+    """One reason of a decision."""
+
+    kind: ScaleReasonKind
+    text: str
+    """The reason for people, with its figures."""
+    alert: bool = False
+    """Whether an operator should look at it."""
+
+
+class ScaleDecision(Struct, frozen=True, kw_only=True):
+    """What an actuator has to reach."""
+
+    desired: int
+    """Number of replicas that are ready or start. If more start than that leaves, the youngest are given up."""
+    victims: tuple[str, ...] = ()
+    """Ids of ready replicas to be drained now."""
+    reasons: tuple[ScaleReason, ...] = ()
+    """In the order in which they applied."""
+    offered: float = 0.0
+    """Replicas that the work keeps busy, as the decision saw it."""
+
+
+def decide(
+    signal: PoolSignal, memory: PoolMemory, bounds: PoolBounds, policy: ScalePolicy | None = None
+) -> tuple[ScaleDecision, PoolMemory]:
+    """Return a pool's size and what to remember for the next look, which is due in about 10 s."""
+    policy = policy or ScalePolicy()
+    ready, starting = signal.of(ReplicaPhase.READY), signal.of(ReplicaPhase.STARTING)
+    present = len(ready) + len(starting)
+    if not signal.known or (memory.time is not None and signal.time <= memory.time):
+        return _hold(present, memory, bounds)
+    reasons: list[ScaleReason] = []
+    memory = _observe(signal, memory, present, policy)
+    offered = _offered(signal, memory, policy)
+    target = _target(signal, ready, memory, bounds, policy, offered, reasons)
+    targets = _window(memory.targets, signal.time, target, policy.hold_seconds)
+    desired = max(size for _, size in targets)
+    if desired > target:
+        reasons.append(_reason("hold", f"the target was {desired} within the last {policy.hold_seconds:.0f} s"))
+    desired = _bounded(desired, bounds, reasons)
+    desired, short_since = _fallback(signal, len(ready), desired, memory, policy, reasons)
+    desired = _affordable(desired, present, len(signal.of(ReplicaPhase.DRAINING)), bounds, reasons)
+    most = min(bounds.max_replicas, bounds.affordable)
+    victims = _victims(ready, len(ready) - desired, len(ready) - most, policy)
+    if len(victims) < len(ready) - desired:
+        desired = len(ready) - len(victims)
+        reasons.append(_reason("survivors", f"fewer than {desired} replicas would not hold what is in flight"))
+    memory = replace(memory, targets=targets, desired=desired, ready=len(ready), short_since=short_since)
+    return ScaleDecision(desired=desired, victims=victims, reasons=tuple(reasons), offered=offered), memory
+
+
+def _hold(present: int, memory: PoolMemory, bounds: PoolBounds) -> tuple[ScaleDecision, PoolMemory]:
+    kept = present if memory.desired is None else memory.desired
+    desired = int(min(max(kept, bounds.min_replicas), bounds.max_replicas, bounds.affordable))
+    reason = ScaleReason(ScaleReasonKind.NO_SIGNAL, f"no current figures: stays at {desired}", alert=True)
+    return ScaleDecision(desired=desired, reasons=(reason,)), memory
+
+
+def _observe(signal: PoolSignal, memory: PoolMemory, present: int, policy: ScalePolicy) -> PoolMemory:
+    """Add a look's figures to what is remembered."""
+    now = signal.time
+    in_use = signal.offered > 0 or signal.waiting or signal.wanted or any(each.in_flight for each in signal.replicas)
+    active = now if in_use or memory.time is None else memory.active
+    slow = signal.ttft_p95 is not None and signal.ttft_p95 > policy.ttft_target
+    slow_since = (memory.slow_since if memory.slow_since is not None else now) if slow else None
+    fast_since = None if slow or not memory.extra else (memory.fast_since if memory.fast_since is not None else now)
+    extra = memory.extra
+    if slow_since is not None and signal.of(ReplicaPhase.STARTING):
+        slow_since = now
+    if slow_since is not None and now - slow_since >= policy.ttft_patience:
+        extra, slow_since = extra + 1, now
+    if fast_since is not None and now - fast_since >= policy.hold_seconds:
+        extra, fast_since = extra - 1, now
+    if memory.time is None:
+        # What was decided before is not known: the pool does not shrink before `hold_seconds` have passed.
+        return replace(memory, time=now, active=active, slow_since=slow_since, targets=((now, present),))
+    passed = now - memory.time
+    rate = signal.offered / passed
+
+    before = memory.ewmas or (rate,) * len(AVERAGED_SECONDS)
+    ewmas = tuple(
+        rate + (value - rate) * math.exp(-passed / seconds)
+        for value, seconds in zip(before, AVERAGED_SECONDS, strict=True)
+    )
+    return replace(
+        memory,
+        time=now,
+        ewmas=ewmas,
+        active=active,
+        slow_since=slow_since,
+        fast_since=fast_since,
+        extra=extra,
+    )
+
+
+def _offered(signal: PoolSignal, memory: PoolMemory, policy: ScalePolicy) -> float:
+    """Return how many replicas the work keeps busy, when replicas that start now are ready."""
+    backlog = signal.backlog / policy.backlog_seconds
+    if not memory.ewmas:
+        return backlog
+    fast, middle, slow = memory.ewmas
+    # An average over t seconds lags a ramp by t seconds.
+    trend = (middle - slow) / (AVERAGED_SECONDS[2] - AVERAGED_SECONDS[1])
+    return max(fast, middle) + max(0.0, trend) * policy.start_seconds / 2 + backlog
+
+
+def _target(
+    signal: PoolSignal,
+    ready: Sequence[PoolReplica],
+    memory: PoolMemory,
+    bounds: PoolBounds,
+    policy: ScalePolicy,
+    offered: float,
+    reasons: list[ScaleReason],
+) -> int:
+    if memory.active is not None and signal.time - memory.active >= policy.sleep_seconds and not bounds.min_replicas:
+        reasons.append(_reason("asleep", f"no request for {signal.time - memory.active:.0f} s"))
+        return 0
+    sized = max(1, math.ceil(offered / policy.utilisation + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
+    spare = f" and {bounds.spare} spare" if bounds.spare else ""
+    reasons.append(_reason("load", f"work keeps {offered:.1f} replicas busy: {sized} with room for chance{spare}"))
+    if signal.wanted and not ready:
+        reasons.append(_reason("waking", f"{signal.wanted} turns wait for a first replica"))
+    target = sized
+    for kind, shares, what in (
+        ("kv", [each.kv_share for each in ready], "KV blocks"),
+        ("adapters", [each.adapter_share for each in ready], "memory for adapters"),
+    ):
+        floor = math.ceil(sum(shares) / policy.kv_share - 1e-9)
+        if floor > target:
+            target = floor
+            reasons.append(_reason(kind, f"{what} in use need {floor} replicas at {policy.kv_share:.0%} of each"))
+    if memory.extra:
+        target += memory.extra
+        reasons.append(_reason("ttft", f"{memory.extra} more because TTFT p95 was above {policy.ttft_target:g} s"))
+    return target
+
+
+def _bounded(target: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int:
+    bounded = min(max(target, bounds.min_replicas), bounds.max_replicas)
+    if bounded != target:
+        which = "max_replicas" if bounded < target else "min_replicas"
+        kind = ScaleReasonKind.BOUNDS
+        reasons.append(ScaleReason(kind, f"{which} is {bounded}, not {target}", alert=bounded < target))
+    return bounded
+
+
+def _window(
+    targets: Sequence[tuple[float, int]], now: float, target: int, seconds: float
+) -> tuple[tuple[float, int], ...]:
+    """Return the targets that may be the largest of a window, the new one last."""
+    return (*((at, size) for at, size in targets if at > now - seconds and size > target), (now, target))
+
+
+def _fallback(
+    signal: PoolSignal,
+    ready: int,
+    desired: int,
+    memory: PoolMemory,
+    policy: ScalePolicy,
+    reasons: list[ScaleReason],
+) -> tuple[int, float | None]:
+    """Give up a target that is not met for long; return the desired size and the time since which it is not met."""
+    if desired <= ready:
+        return desired, None
+    since = memory.short_since if memory.short_since is not None and ready <= memory.ready else signal.time
+    if signal.time - since < policy.patience * policy.start_seconds or desired <= ready + 1:
+        return desired, since
+    text = f"no replica became ready for {signal.time - since:.0f} s: asks for {ready + 1} instead of {desired}"
+    reasons.append(ScaleReason(ScaleReasonKind.STUCK, text, alert=True))
+    return ready + 1, since
+
+
+def _affordable(desired: int, present: int, draining: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int:
+    """Apply the budget, from which draining replicas are paid, too."""
+    limit = int(max(min(present, bounds.affordable), min(desired, bounds.affordable - draining)))
+    if limit < desired:
+        text = f"the budget of {bounds.budget:g} an hour pays {bounds.affordable:g} replicas"
+        text += f", of which {draining} drain" if draining else ""
+        reasons.append(ScaleReason(ScaleReasonKind.BUDGET, text, alert=True))
+    return min(desired, limit)
+
+
+def _victims(ready: Sequence[PoolReplica], count: int, forced: float, policy: ScalePolicy) -> tuple[str, ...]:
+    """Choose replicas to drain, at most `count`: `forced` ones, and more while the others hold what is in flight.
+
+    Spot machines go first, of those the ones with the fewest requests, then with the fewest blocks of their own.
+    """
+    order = sorted(ready, key=lambda each: (not each.spot, each.in_flight, each.unique_prefix, each.id))
+    in_flight = sum(each.in_flight for each in ready)
+    kv = sum(each.kv_share for each in ready)
+    slots = sum(each.slots for each in ready)
+    victims: list[str] = []
+    for each in order[: max(0, count)]:
+        slots -= each.slots
+        held = in_flight <= policy.in_flight_share * slots and kv <= policy.kv_share * (len(ready) - len(victims) - 1)
+        if not held and len(victims) >= forced:
+            break
+        victims.append(each.id)
+    return tuple(victims)
+
+
+def _reason(kind: str, text: str) -> ScaleReason:
+    return ScaleReason(ScaleReasonKind(kind), text)
