@@ -1,7 +1,7 @@
 """The chat page at `/`, its files under `/static/`, and what it asks of this server at `/ui/config.json`.
 
 Mount by adding `routes` to the application's routes. Everything the page needs comes from here: its policy allows no
-other host, no inline script or style, and no string to become HTML except through DOMPurify.
+other host, no inline script or style, and no string to become HTML.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
-        "trusted-types dompurify",
+        "trusted-types 'none'",
     )
 )
 

@@ -297,7 +297,9 @@ def test_what_a_model_writes_stays_text(tab: Visit, server: ScriptedServer) -> N
         text="<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>\n\n"
         "![pixel](https://evil.example/pixel.png) [js](javascript:window.hit=1) [data](data:text/html,hi)\n\n"
         "[good](https://good.example/) <https://auto.example/>\n\n"
-        '```x"><svg/onload=window.hit=1>\n<b>code</b>\n```\n'
+        '```x"><svg/onload=window.hit=1>\n<b>code</b>\n```\n\n'
+        "$\\href{javascript:window.hit=1}{x}$ $\\includegraphics{https://evil.example/p.png}$ $x<script>1</script>$ "
+        "| <b>a</b> |\n|:--|\n| <img src=x onerror=window.hit=1> |\n"
     )
     ask(tab.page, "attack")
     answered(tab.page)
@@ -330,6 +332,19 @@ def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer
             assert tab.page.evaluate("navigator.clipboard.readText()") == wanted
             expect(tab.page.get_by_role("button", name="Copied")).to_have_count(0)
         expect(answer(tab.page).locator(".hljs-string")).to_have_text("'hi'")
+
+
+def test_a_copied_part_has_its_formulas_as_they_were_written(browser: Browser, server: ScriptedServer) -> None:
+    server.pipeline.answers["formula"] = Answer(text="Euler wrote $e^{i\\pi} = -1$.\n\nHe did.\n")
+    with visit(browser, server.url, permissions=["clipboard-read", "clipboard-write"]) as tab:
+        tab.page.goto("/")
+        ask(tab.page, "formula")
+        answered(tab.page)
+        expect(answer(tab.page).locator("math")).to_have_count(1)
+        answer(tab.page).locator(".markdown").evaluate("element => getSelection().selectAllChildren(element)")
+        tab.page.keyboard.press("Control+c")
+        copied = tab.page.evaluate("navigator.clipboard.readText()")
+    assert copied == "Euler wrote $e^{i\\pi} = -1$.\n\nHe did."
 
 
 def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer, redis_url: str) -> None:

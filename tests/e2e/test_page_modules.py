@@ -48,10 +48,14 @@ BLOCKS = (
     "a  \nhard break\\\nanother",
     "&amp; &copy; \\* \u00e9\u4e16\U0001f600",
     "windows\r\nline\r\nends\r\n\r\n- a\r\n- b",
+    "inline $x^2$ and \\(y\\), $5 and $10",
+    "\\[\na\n+ b\n\\]",
+    "$$\nnot closed",
+    "- item with $x$\n\n  $$\n  y\n  $$\n- other",
     "",
     "\n\n",
 )
-CHARACTERS = "#-*_`>|~=+<&!\\ \t\n\n\n 1.)[](): a\r"
+CHARACTERS = "#-*_`>|~=+<&!\\ \t\n\n\n 1.)[](): a\r$"
 
 STREAM_EQUALS_WHOLE = """async (documents) => {
   const { StreamRenderer } = await import("/static/js/stream.js");
@@ -75,8 +79,8 @@ STREAM_EQUALS_WHOLE = """async (documents) => {
       differences.push({ chunks, streamed: streamed.innerHTML, whole: whole.innerHTML });
     }
     const definitions = /^ {0,3}\\[[^\\]]+\\]:/m.test(text);
-    if (!definitions && early.some(([node, html]) => node.parentNode !== streamed || node.outerHTML !== html)) {
-      differences.push({ chunks, streamed: "a sealed block was changed" });
+    if (!definitions && early.some(([node, html]) => !streamed.contains(node) || node.outerHTML !== html)) {
+      differences.push({ chunks, streamed: "a sealed element was changed" });
     }
   }
   return differences.slice(0, 3);
@@ -110,6 +114,112 @@ def test_any_characters_in_any_pieces_look_as_if_rendered_whole(page: Page, seed
     rng = random.Random(100 + seed)
     documents = [cut("".join(rng.choices(CHARACTERS, k=rng.randrange(1, 80))), rng) for _ in range(40)]
     assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
+
+
+def numbered(line: str, count: int, last: str = "\n") -> str:
+    return last.join(line.format(number) for number in range(count))
+
+
+LONG = {
+    "list": numbered("- item {} with **bold** and `code`", 900),
+    "nested list": "\n".join(f"{'  ' * (number % 3)}- item {number} with **bold** text" for number in range(900)),
+    "list in an item": "1. first\n2. second\n\n" + numbered("   - item {} goes on *here*", 900),
+    "table": "| a | b |\n|---|--:|\n" + numbered("| row {} | text **b** |", 1200),
+    "code": "```python\n" + numbered("x{0} = f({0})\t# a comment", 1200) + "\n```",
+    "code in an item": "- one\n- two\n\n  ```js\n" + numbered("  let a{0} = {0};", 1500) + "\n  ```\n- three",
+    "paragraph": numbered("word{} **and** more", 1500, " "),
+    "one word": "a" * 32_000,
+    "lines": numbered("a line with number {}", 1400),
+    "quote": numbered("> - quoted item {} **text**", 1100),
+    "formulas": numbered("Formula {0}: $x^{{{0}}}$\n\n\\[\ny_{{{0}}}\n+ 1\n\\]\n", 500),
+}
+LONG["mixed"] = "\n\n".join(text[:3000] for name, text in LONG.items() if name != "one word")
+
+LONG_STREAM = """async (text) => {
+  const { StreamRenderer } = await import("/static/js/stream.js");
+  const streamed = document.createElement("div");
+  const sealed = new Map();
+  const renderer = new StreamRenderer(streamed, (node) => sealed.has(node) || sealed.set(node, node.outerHTML));
+  let longest = 0;
+  const parse = renderer.parse;
+  renderer.parse = (source) => {
+    longest = Math.max(longest, source.length);
+    return parse(source);
+  };
+  for (let end = 0; end < text.length; end += 97) {
+    renderer.update(text.slice(0, end));
+    renderer.flush();
+  }
+  const early = [...sealed];
+  renderer.finish(text);
+  const whole = document.createElement("div");
+  new StreamRenderer(whole).finish(text);
+  const { parse: plain } = await import("/static/js/markdown/parser.js");
+  const { patch } = await import("/static/js/markdown/dom.js");
+  const unsealed = document.createElement("div");
+  patch(unsealed, plain(text));
+  const shown = (element) => {
+    element.normalize();
+    return element.innerHTML;
+  };
+  return {
+    longest,
+    sealed: early.length,
+    kept: early.every(([node, html]) => streamed.contains(node) && node.outerHTML === html),
+    whole: streamed.innerHTML === whole.innerHTML,
+    plain: shown(streamed) === shown(unsealed),
+  };
+}"""
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_block_is_sealed_inside(page: Page, name: str) -> None:
+    """No more than 4,096 characters are parsed at once, what is sealed stays the same element, and the page looks as
+    if nothing had been."""
+    text = LONG[name][:32_000]
+    found = page.evaluate(LONG_STREAM, text)
+    assert found.pop("longest") <= 4096
+    assert found.pop("sealed") > 20 or name in ("paragraph", "one word", "lines", "code", "code in an item")
+    assert found == {"kept": True, "whole": True, "plain": True}
+
+
+FORMULAS = {
+    "Euler: $e^{i\\pi} = -1$.": ["e^{i\\pi} = -1"],
+    "It costs $5 and $10.": [],
+    "Between \\(a\\) and \\[b\\]": ["a", "b"],
+    "$$\nx\n+ y\n$$": ["x\n+ y"],
+    "`$x$` and\n\n```\n$y$\n```": [],
+    "\\$x$ and a$ b$": [],
+    "- $\\frac{1}{2}$\n- **$z$**": ["\\frac{1}{2}", "z"],
+    "| $a$ | b |\n|---|---|\n| 1 | \\(c\\) |": ["a", "c"],
+    "$\\nosuchmacro{x}$": ["\\nosuchmacro{x}"],
+    "\\[ not closed": [],
+}
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formulas_are_drawn_and_other_dollars_are_not(page: Page, text: str) -> None:
+    """As MathML; one that is no TeX stays as it was written."""
+    drawn, plain = page.evaluate(
+        """async (text) => {
+          const { StreamRenderer } = await import("/static/js/stream.js");
+          const { drawWithin } = await import("/static/js/formulas.js");
+          const answer = document.createElement("div");
+          document.body.append(answer);
+          new StreamRenderer(answer).finish(text);
+          await drawWithin(answer);
+          const formulas = [...answer.querySelectorAll("[data-tex]")];
+          const drawn = formulas.map((one) => [one.dataset.tex, one.querySelector("math") !== null]);
+          for (const one of formulas) one.replaceChildren(one.dataset.source);
+          const plain = answer.innerText;
+          answer.remove();
+          return [drawn, plain];
+        }""",
+        text,
+    )
+    assert drawn == [[tex, "nosuchmacro" not in tex] for tex in FORMULAS[text]]
+    if FORMULAS[text] and "|" not in text and "*" not in text:
+        assert plain.strip() == text
 
 
 def test_highlighting_changes_colours_only(page: Page) -> None:

@@ -1,7 +1,6 @@
 /** Colours for finished code blocks. Highlighter and languages are loaded when the first block needs them. */
 
-import { sanitise } from "./markdown.js";
-import { patch } from "./stream.js";
+import { patch } from "./markdown/dom.js";
 
 /** Language file -> the names it goes by. */
 const FILES = {
@@ -33,23 +32,33 @@ const FILE_OF = new Map(Object.entries(FILES).flatMap(([file, names]) => [file, 
 /** Longer blocks stay plain: colouring them would hold up the page. */
 const MAX_CHARACTERS = 50_000;
 
-/** @param {Element} block a sealed top-level block of an answer */
+/** @param {Element} block a sealed element of an answer */
 export function highlightWithin(block) {
   for (const code of block.querySelectorAll("pre > code")) highlight(code);
 }
 
-/** Colour one `code` element, if its language is known. */
+/** Colour one `code` element, if its language is known and it has no colours yet. */
 export async function highlight(code) {
   const name = code.className.replace("language-", "").toLowerCase();
   const file = FILE_OF.get(name);
   const source = code.textContent;
-  if (!file || source.length > MAX_CHARACTERS) return;
+  if (!file || code.firstElementChild || source.length > MAX_CHARACTERS) return;
   const [{ default: highlighter }, { default: language }] = await Promise.all([
     import("../vendor/highlight/core.js"),
     import(`../vendor/highlight/languages/${file}.js`),
   ]);
   if (!highlighter.getLanguage(file)) highlighter.registerLanguage(file, language);
-  const { value } = highlighter.highlight(source, { language: file, ignoreIllegals: true });
+  const { _emitter: tree } = highlighter.highlight(source, { language: file, ignoreIllegals: true });
   // A later rendering may have replaced the text in the meantime.
-  if (code.textContent === source) patch(code, sanitise(value));
+  if (code.textContent === source) patch(code, tree.root.children.map(node));
+}
+
+/** @returns {import("./markdown/nodes.js").Node} a node of the highlighter's tree, with the classes that its CSS has */
+function node(given) {
+  if (typeof given === "string") return { text: given };
+  const [first, ...others] = given.scope.split(".");
+  const names = given.scope.startsWith("language:")
+    ? [given.scope.replace("language:", "language-")]
+    : [`hljs-${first}`, ...others.map((name, index) => name + "_".repeat(index + 1))];
+  return { tag: "span", attributes: { class: names.join(" ") }, children: given.children.map(node) };
 }

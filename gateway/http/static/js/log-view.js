@@ -1,5 +1,6 @@
 /** The conversation on the page: a view for each turn, what its buttons do, and what assistive technology is told. */
 
+import { copiesSources } from "./formulas.js";
 import { TurnView } from "./turn-view.js";
 import { isOver } from "./turn.js";
 
@@ -27,6 +28,7 @@ export class LogView {
     this.onrate = onrate;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
+    copiesSources(log);
     log.addEventListener("click", (event) => {
       const button = event.target.closest("button[data-action]");
       if (!button) return;

@@ -1,15 +1,17 @@
 /**
  * An answer that is still being written, as DOM.
  *
- * Parsing everything again for each token takes quadratic time and throws away what the reader has selected. So blocks
- * that no further text can change are *sealed*: never parsed or touched again. What follows them, the live tail, is
- * rendered anew at most once per frame and patched into the page, node by node.
+ * Parsing everything again for each token takes quadratic time and throws away what the reader has selected. So what no
+ * further text can change is *sealed*: never parsed or touched again. What follows it is parsed anew at most once per
+ * frame and patched into the page, node by node.
  */
 
-import { lastBlock, render } from "./markdown.js";
+import { patch, patchText } from "./markdown/dom.js";
+import { parse, referencesIn } from "./markdown/parser.js";
+import { levelsOf, nothing, sealLines, sealText, skeletonOf } from "./markdown/sealing.js";
 
-/** Definitions of link targets change text far above them; a whole rendering at the end takes them in. */
-const DEFINITION = /^ {0,3}\[[^\]]+\]:/m;
+/** Characters that are added before it is looked what can be sealed, so that a long text is never parsed at once. */
+const STEP = 1024;
 
 /** A frame may take this share of the time: a long tail on a slow machine is shown less often instead of stuttering. */
 const SHARE = 1 / 4;
@@ -17,17 +19,18 @@ const SHARE = 1 / 4;
 export class StreamRenderer {
   /**
    * @param {Element} container
-   * @param {(node: Element) => void} [onsealed] called for each block that will not change any more
+   * @param {(node: Element) => void} [onsealed] called for each element that will not change any more; what is inside
+   *   of it may have been told before
    */
   constructor(container, onsealed = () => {}) {
     this.container = container;
     this.onsealed = onsealed;
     this.text = "";
-    this.sealedText = 0;
-    this.sealedNodes = 0;
-    this.checked = 0;
+    /** The text that was shown as a whole; null while it grows. */
+    this.finished = null;
     this.frame = null;
     this.notBefore = 0;
+    this.#restart({});
   }
 
   /** Show `text` with the next frame. It must begin with what was shown before. */
@@ -40,10 +43,21 @@ export class StreamRenderer {
   finish(text) {
     cancelAnimationFrame(this.frame);
     this.frame = null;
-    this.text = text;
-    if (DEFINITION.test(text)) this.sealedText = this.sealedNodes = this.checked = 0;
-    this.#show(render(normalise(text.slice(this.sealedText))), true);
-    this.sealedText = text.length;
+    if (this.finished === text) return;
+    this.finished = this.text = text;
+    // Definitions of links' targets change text far above them.
+    const references = referencesIn(normalised(text));
+    if (Object.keys(references).length > 0) this.#restart(references);
+    this.flush();
+    this.#told(this.seal, { start: text.length, sealed: this.container.childNodes.length, path: [] });
+  }
+
+  #restart(references) {
+    this.parse = (source) => parse(source, references);
+    this.seal = nothing();
+    /** Position up to which complete lines have been looked at. */
+    this.checked = 0;
+    this.shown = 0;
   }
 
   #onFrame(now) {
@@ -59,90 +73,79 @@ export class StreamRenderer {
 
   /** Show now what `update` was given. */
   flush() {
-    this.#seal();
-    this.#show(render(normalise(this.text.slice(this.sealedText))), false);
+    const text = normalised(this.text);
+    do {
+      this.shown = Math.min(this.shown + STEP, text.length);
+      this.#seal(text.slice(0, this.shown));
+    } while (this.shown < text.length);
+    this.#show(text.slice(this.seal.start), this.seal);
   }
 
   /**
-   * Seal all blocks but the last. Only complete lines count: the beginning of a line may look like the start of a new
-   * block ("#") and turn out to go on with the old one ("#tag").
+   * Only complete lines seal what is before them: the beginning of a line may look like the start of a new block ("#")
+   * and turn out to go on with the old one ("#tag").
    */
-  #seal() {
-    const complete = this.text.lastIndexOf("\n") + 1;
-    if (complete <= this.checked) return;
-    this.checked = complete;
-    const source = this.text.slice(this.sealedText, complete);
-    const line = lastBlock(normalise(source));
-    if (line === 0) return;
-    const length = offsetOfLine(source, line);
-    this.#show(render(normalise(source.slice(0, length))), true);
-    this.sealedText += length;
+  #seal(text) {
+    const complete = text.lastIndexOf("\n") + 1;
+    if (complete > Math.max(this.checked, this.seal.start)) {
+      this.checked = complete;
+      this.#become(sealLines(this.seal, text.slice(this.seal.start, complete), this.parse), text.slice(0, complete));
+    }
+    for (;;) {
+      const cut = sealText(this.seal, text.slice(this.seal.start), this.parse);
+      if (cut === null) return;
+      this.#become(cut, text.slice(0, cut.start));
+    }
   }
 
-  #show(fragment, seal) {
-    const nodes = fragment.childNodes.length;
-    patch(this.container, fragment, this.sealedNodes);
-    if (!seal) return;
-    const sealed = [...this.container.childNodes].slice(this.sealedNodes);
-    this.sealedNodes += nodes;
-    for (const node of sealed) if (node instanceof Element) this.onsealed(node);
+  /** @param {string} text with what decided that `seal` holds */
+  #become(seal, text) {
+    if (seal.start === this.seal.start) return;
+    this.#show(text.slice(this.seal.start), this.seal);
+    const before = this.seal;
+    this.seal = seal;
+    this.#told(before, seal);
+  }
+
+  /** Show `rest` after what is sealed. */
+  #show(rest, seal) {
+    const levels = levelsOf(this.parse(skeletonOf(seal) + rest), seal);
+    const parents = this.#parents(seal);
+    const innermost = levels.pop();
+    levels.forEach((level, index) => patch(parents[index], level, sealedAt(seal, index) + 1));
+    const open = seal.path.at(-1);
+    const parent = parents.at(-1);
+    if (open?.kind === "code" && parent.firstChild) patchText(parent.firstChild, innermost[0]?.text ?? "", open.sealed);
+    else patch(parent, innermost, sealedAt(seal, seal.path.length));
+  }
+
+  /** The elements that have the sealed children: the container, and each open element. */
+  #parents(seal) {
+    const parents = [this.container];
+    for (const { kind } of seal.path) {
+      const element = parents.at(-1).childNodes[sealedAt(seal, parents.length - 1)];
+      const inside = { code: "pre > code", table: "tbody" }[kind];
+      parents.push(inside ? element.querySelector(inside) : element);
+    }
+    return parents;
+  }
+
+  /** Tell of the elements that were not sealed before. */
+  #told(before, seal) {
+    const parents = this.#parents(seal);
+    const was = this.#parents(before);
+    parents.forEach((parent, index) => {
+      if (seal.path[index - 1]?.kind === "code") return;
+      const from = was[index] === parent ? sealedAt(before, index) : 0;
+      for (const node of [...parent.childNodes].slice(from, sealedAt(seal, index))) {
+        if (node instanceof Element) this.onsealed(node);
+      }
+    });
   }
 }
+
+/** Number of sealed children at a level. */
+const sealedAt = (seal, level) => (level === 0 ? seal.sealed : seal.path[level - 1].sealed);
 
 /** Line ends as the parser counts them. */
-const normalise = (source) => source.replace(/\r\n?/g, "\n");
-
-function offsetOfLine(source, line) {
-  const ends = /\r\n?|\n/g;
-  for (let count = 0; count < line; count += 1) ends.exec(source);
-  return ends.lastIndex;
-}
-
-/**
- * Make the children of `target`, from number `from` on, equal to those of `wanted`, with as few changes as possible.
- *
- * @param {Node} target
- * @param {Node} wanted emptied by this
- * @param {number} [from]
- */
-export function patch(target, wanted, from = 0) {
-  let have = target.childNodes[from] ?? null;
-  for (const want of [...wanted.childNodes]) {
-    if (have === null) {
-      target.append(want);
-      continue;
-    }
-    const next = have.nextSibling;
-    if (have.nodeType === Node.TEXT_NODE && want.nodeType === Node.TEXT_NODE) {
-      patchText(have, want.data);
-    } else if (alike(have, want)) {
-      patch(have, want);
-    } else {
-      target.replaceChild(want, have);
-    }
-    have = next;
-  }
-  while (have !== null) {
-    const next = have.nextSibling;
-    have.remove();
-    have = next;
-  }
-}
-
-function patchText(node, data) {
-  if (node.data === data) return;
-  if (data.startsWith(node.data)) {
-    node.appendData(data.slice(node.data.length));
-  } else {
-    node.data = data;
-  }
-}
-
-function alike(one, other) {
-  return (
-    one.nodeType === Node.ELEMENT_NODE &&
-    one.nodeName === other.nodeName &&
-    one.attributes.length === other.attributes.length &&
-    [...one.attributes].every(({ name, value }) => other.getAttribute(name) === value)
-  );
-}
+const normalised = (source) => (source.includes("\r") ? source.replace(/\r\n?/g, "\n") : source);

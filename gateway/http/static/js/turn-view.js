@@ -1,6 +1,7 @@
 /** One question and its answer on the page. */
 
 import { el, icon } from "./dom.js";
+import { drawWithin } from "./formulas.js";
 import { highlightWithin } from "./highlight.js";
 import { routeCard } from "./route-card.js";
 import { StreamRenderer } from "./stream.js";
@@ -45,7 +46,10 @@ export class TurnView {
         this.foot,
       ),
     );
-    this.stream = new StreamRenderer(this.markdown, highlightWithin);
+    this.stream = new StreamRenderer(this.markdown, (element) => {
+      highlightWithin(element);
+      drawWithin(element);
+    });
     this.shownRoute = null;
     this.last = false;
     this.show();

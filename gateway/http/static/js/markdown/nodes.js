@@ -1,0 +1,139 @@
+/**
+ * What a parser has found, as a tree that a page can be compared with. Each tag and attribute that an answer can have
+ * is named in this file; text is text.
+ *
+ * Paragraphs of a list's items are always `p`: whether a list is loose would depend on a blank line that may come later,
+ * and would change what is shown already.
+ *
+ * @typedef {{ type: string, tag: string, attrs: [string, string][] | null, map: [number, number] | null,
+ *   children: Token[] | null, content: string, info: string, markup: string, block: boolean, meta: any }} Token
+ *
+ * @typedef {{ text: string }} Text
+ *
+ * @typedef {object} Element
+ * @property {string} tag
+ * @property {Record<string, string>} attributes
+ * @property {Node[]} children
+ *
+ * @typedef {Element & { from: number, to: number, inner?: Element, closed?: boolean }} Block `from`, `to`: lines of the
+ *   source; `inner`: the element that grows with the text, if that is not this one; `closed`: whether a block of code
+ *   has its end
+ *
+ * @typedef {Text | Element} Node
+ */
+
+/** Tokens that open an element of the same tag without attributes, but for those named here. */
+const KEPT = { ol: ["start"] };
+
+/**
+ * @param {Token[]} tokens
+ * @returns {Block[]}
+ */
+export function nodesOf(tokens) {
+  /** @type {any[]} */
+  const stack = [element("root", {}, [])];
+  for (const token of tokens) {
+    const parent = stack.at(-1);
+    if (token.type === "inline") {
+      parent.children.push(...inlineNodes(token.children ?? []));
+    } else if (token.type.endsWith("_open")) {
+      const opened = open(token);
+      (parent.inner ?? parent).children.push(opened);
+      stack.push(opened);
+    } else if (token.type.endsWith("_close")) {
+      stack.pop();
+    } else {
+      parent.children.push(leaf(token));
+    }
+  }
+  return stack[0].children;
+}
+
+/** @returns {Block} */
+function open(token) {
+  const { tag, type } = token;
+  if (type === "table_open") {
+    const table = element("table", {}, []);
+    return block(token, element("div", { class: "table", tabindex: "0" }, [table]), { inner: table });
+  }
+  const attributes = {};
+  for (const [name, value] of token.attrs ?? []) {
+    if (KEPT[tag]?.includes(name)) attributes[name] = String(value);
+    // The policy forbids style attributes, which the parser uses for a column's alignment.
+    else if (name === "style") attributes.class = value.replace("text-align:", "align-");
+  }
+  return block(token, element(tag, attributes, []));
+}
+
+/** @returns {Block} */
+function leaf(token) {
+  if (token.type === "hr") return block(token, element("hr", {}, []));
+  if (token.type === "math") return block(token, math(token));
+  const language = token.type === "fence" ? token.info.trim().split(/\s+/, 1)[0] : "";
+  const code = element("code", { class: `language-${language}` }, token.content ? [{ text: token.content }] : []);
+  const button = element("button", { type: "button", class: "quiet", "data-action": "copy-code" }, [{ text: "Copy" }]);
+  const head = element("div", { class: "code-head" }, [element("span", {}, [{ text: language || "text" }]), button]);
+  const whole = element("div", { class: "code" }, [head, element("pre", { tabindex: "0" }, [code])]);
+  const lines = token.content.split("\n").length - (token.content.endsWith("\n") || token.content === "" ? 1 : 0);
+  const [from, to] = token.map;
+  return block(token, whole, { inner: code, closed: token.type === "code_block" || to - from > lines + 1 });
+}
+
+/** @returns {Node[]} */
+function inlineNodes(tokens) {
+  const stack = [element("root", {}, [])];
+  const add = (node) => stack.at(-1).children.push(node);
+  for (const token of tokens) {
+    if (token.type.endsWith("_open")) {
+      const opened = element(token.tag, token.type === "link_open" ? link(token) : {}, []);
+      add(opened);
+      stack.push(opened);
+    } else if (token.type.endsWith("_close")) {
+      stack.pop();
+    } else if (token.type === "softbreak" || token.type === "hardbreak") {
+      add(element("br", {}, []));
+    } else if (token.type === "code_inline") {
+      add(element("code", {}, [{ text: token.content }]));
+    } else if (token.type === "image") {
+      // A picture from another host would tell that host who reads what.
+      add(element("a", { ...link(token), class: "image" }, [{ text: plain(token.children ?? []) || "image" }]));
+    } else if (token.type === "math") {
+      add(math(token));
+    } else if (token.content) {
+      add({ text: token.content });
+    }
+  }
+  return merged(stack[0].children);
+}
+
+/** Texts that follow each other are one. */
+function merged(nodes) {
+  const found = [];
+  for (const node of nodes) {
+    const last = found.at(-1);
+    if ("text" in node && last && "text" in last) last.text += node.text;
+    else found.push("text" in node ? node : { ...node, children: merged(node.children) });
+  }
+  return found;
+}
+
+const plain = (tokens) => tokens.map((token) => (token.children ? plain(token.children) : token.content)).join("");
+
+function link(token) {
+  const of = (name) => token.attrs?.find(([given]) => given === name)?.[1];
+  const title = of("title");
+  const attributes = { href: of("href") ?? of("src") ?? "", target: "_blank", rel: "noopener noreferrer" };
+  return title ? { ...attributes, title } : attributes;
+}
+
+/** A formula is its source until it is drawn; one without an end stays so. */
+function math({ content, meta }) {
+  const drawn = meta.tex === null ? {} : { "data-tex": meta.tex, "data-source": content };
+  return element("span", { class: meta.display ? "math display" : "math", ...drawn }, [{ text: content }]);
+}
+
+/** @returns {Element} */
+const element = (tag, attributes, children) => ({ tag, attributes, children });
+
+/** @returns {Block} */
+const block = ({ map }, given, more = {}) => ({ ...given, from: map?.[0] ?? 0, to: map?.[1] ?? 0, ...more });
