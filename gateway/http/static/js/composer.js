@@ -13,6 +13,9 @@
  * @property {() => void} onuse the user begins to write
  */
 
+/** Whether the browser makes a text field as high as its text. */
+const GROWS = CSS.supports("field-sizing", "content");
+
 export class Composer {
   /**
    * @param {Elements} elements
@@ -80,6 +83,7 @@ export class Composer {
     this.button.dataset.busy = String(this.busy);
     this.button.setAttribute("aria-label", this.busy ? "Stop" : "Send");
     this.button.disabled = !this.busy && this.message.value.trim() === "";
+    if (GROWS) return;
     this.message.style.height = "auto";
     this.message.style.height = `${this.message.scrollHeight}px`;
   }

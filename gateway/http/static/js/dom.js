@@ -18,13 +18,13 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** @param {string} name a symbol in icons.svg */
+/** @param {string} name a symbol of the page */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "icon");
   svg.setAttribute("aria-hidden", "true");
   const use = document.createElementNS(SVG, "use");
-  use.setAttribute("href", `static/icons.svg#${name}`);
+  use.setAttribute("href", `#${name}`);
   svg.append(use);
   return svg;
 }

@@ -12,17 +12,21 @@ import { keyDialog } from "./key-dialog.js";
 import { LogView } from "./log-view.js";
 import { picker } from "./picker.js";
 import { followEnd } from "./scroll.js";
-import { loadTurns, remembered, saveTurns } from "./storage.js";
+import { loadTurns, remembered, saveTurns, storageOf } from "./storage.js";
 import { themeSwitch } from "./theme.js";
 
 const CONFIG_PAUSE = 2000;
 
-const key = remembered(sessionStorage, "key");
-const cardOpen = remembered(localStorage, "cards");
+const { storage: ofTab, lasting } = storageOf("sessionStorage");
+const { storage: ofBrowser } = storageOf("localStorage");
+byId("unkept").hidden = lasting;
+
+const key = remembered(ofTab, "key");
+const cardOpen = remembered(ofBrowser, "cards");
 const badge = connectionBadge(byId("connection"));
-const models = picker(byId("model"), remembered(localStorage, "model"));
+const models = picker(byId("model"), remembered(ofBrowser, "model"));
 const showComing = comingLine(byId("coming"), { load: loadConfig, onarrival: listModels });
-themeSwitch(byId("theme"), remembered(localStorage, "theme"));
+themeSwitch(byId("theme"), remembered(ofBrowser, "theme"));
 
 const context = {
   tiers: { medium_from: 1 / 3, large_from: 2 / 3 },
@@ -67,14 +71,14 @@ const conversation = new Conversation(
       view.list(conversation.turns);
       composer.setBusy(conversation.active !== undefined);
     },
-    save: (turns) => saveTurns(sessionStorage, turns),
+    save: (turns) => saveTurns(ofTab, turns),
   },
-  loadTurns(sessionStorage),
+  loadTurns(ofTab),
 );
 
 const composer = new Composer(
   { form: byId("composer"), message: byId("message"), send: byId("send") },
-  { draft: remembered(sessionStorage, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse },
+  { draft: remembered(ofTab, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse },
 );
 
 const view = new LogView(

@@ -1,5 +1,31 @@
 /** What the page remembers: the conversation, draft and key for this tab, appearance and model for this browser. */
 
+/**
+ * A storage of the browser, or one that lasts as long as the page where the browser refuses its own.
+ *
+ * @param {"sessionStorage" | "localStorage"} name
+ * @returns {{storage: Storage, lasting: boolean}}
+ */
+export function storageOf(name) {
+  try {
+    const storage = window[name];
+    storage.setItem("roundhouse.kept", "");
+    storage.removeItem("roundhouse.kept");
+    return { storage, lasting: true };
+  } catch {
+    return { storage: new Unlasting(), lasting: false };
+  }
+}
+
+class Unlasting {
+  /** @type {Map<string, string>} */
+  #entries = new Map();
+
+  getItem = (key) => this.#entries.get(key) ?? null;
+  setItem = (key, value) => void this.#entries.set(key, value);
+  removeItem = (key) => void this.#entries.delete(key);
+}
+
 const CONVERSATION = "roundhouse.conversation";
 const MAX_TURNS = 100;
 const MAX_CHARACTERS = 1_000_000;

@@ -35,7 +35,7 @@ export class TurnView {
     this.element = el(
       "article",
       { class: "turn" },
-      el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, "You"), el("p", {}, turn.question)),
+      el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, "You"), ...question(turn.question)),
       el(
         "div",
         { class: "answer" },
@@ -127,6 +127,25 @@ export class TurnView {
       ),
     );
   }
+}
+
+/** Lines of a question, or characters of about as many, beyond which it is folded. */
+const FOLD_LINES = 12;
+const FOLD_CHARACTERS = 1500;
+
+/** @param {string} text what was asked; a long one can be unfolded */
+function question(text) {
+  const shown = el("p", { dir: "auto" }, text);
+  if (text.split("\n").length <= FOLD_LINES && text.length <= FOLD_CHARACTERS) return [shown];
+  const fold = (folded) => {
+    shown.classList.toggle("folded", folded);
+    toggle.setAttribute("aria-expanded", String(!folded));
+    toggle.textContent = folded ? "Show all" : "Show less";
+  };
+  const toggle = el("button", { type: "button", class: "quiet fold" });
+  toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
+  fold(true);
+  return [shown, toggle];
 }
 
 /** Make a server's message a sentence. */
