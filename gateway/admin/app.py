@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from gateway.admin.call import admit, audience
@@ -21,7 +21,7 @@ from gateway.admin.kit.endpoints import Api
 from gateway.admin.kit.openapi import description
 from gateway.errors import ApiError, Forbidden, NotFound, PreconditionFailed, RateLimited, Unauthorized, Unavailable
 from gateway.http.exchange import JsonResponse
-from gateway.http.page import HEADERS, STATIC, PageFiles
+from gateway.http.page import FILES
 
 _INTRODUCTION = """What an operator, or an admin of one tenant, sees and changes while the gateway runs.
 
@@ -72,7 +72,7 @@ def create_admin_app() -> Starlette:
         routes=[
             Route("/", page),
             Route("/v1/openapi.json", openapi),
-            Mount("/static", PageFiles(directory=STATIC)),
+            Mount("/static", FILES),
             *routes(API, at="/v1"),
         ],
         exception_handlers=dict.fromkeys((ApiError, HTTPException, RedisError, TimeoutError, Exception), on_error),
@@ -81,7 +81,7 @@ def create_admin_app() -> Starlette:
 
 async def page(request: Request) -> Response:
     """Serve the page on which the API can be browsed and tried."""
-    return FileResponse(STATIC / "admin" / "index.html", headers=HEADERS)
+    return await FILES.page("admin/index.html", request)
 
 
 async def openapi(request: Request) -> Response:

@@ -6,18 +6,16 @@ other host, no inline script or style, and no string to become HTML.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
 
 from gateway.config.settings import DEMO_KEY, demo_settings
 from gateway.http.exchange import JsonResponse
+from gateway.http.page_files import PageFiles
 from gateway.services import gateway_of
 
 STATIC = Path(__file__).resolve().parent / "static"
@@ -38,25 +36,14 @@ HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
-    # Browsers ask each time whether a file has changed (and mostly hear 304), so that a new release shows at once.
-    "cache-control": "no-cache",
 }
 
-
-class PageFiles(StaticFiles):
-    """The files of the page, with its headers."""
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers.update(HEADERS)
-        return response
+FILES = PageFiles(STATIC, HEADERS)
 
 
 async def index(request: Request) -> Response:
     """`GET /`: the chat page."""
-    return FileResponse(STATIC / "index.html", headers=HEADERS)
+    return await FILES.page("index.html", request)
 
 
 async def config(request: Request) -> Response:
@@ -80,5 +67,5 @@ async def config(request: Request) -> Response:
 routes: list[BaseRoute] = [
     Route("/", index),
     Route("/ui/config.json", config),
-    Mount("/static", PageFiles(directory=STATIC)),
+    Mount("/static", FILES),
 ]

@@ -341,7 +341,7 @@ def test_a_copied_part_has_its_formulas_as_they_were_written(browser: Browser, s
         ask(tab.page, "formula")
         answered(tab.page)
         expect(answer(tab.page).locator("math")).to_have_count(1)
-        answer(tab.page).locator(".markdown").evaluate("element => getSelection().selectAllChildren(element)")
+        answer(tab.page).evaluate("element => getSelection().selectAllChildren(element)")
         tab.page.keyboard.press("Control+c")
         copied = tab.page.evaluate("navigator.clipboard.readText()")
     assert copied == "Euler wrote $e^{i\\pi} = -1$.\n\nHe did."

@@ -47,7 +47,7 @@ async def test_every_file_of_the_page_carries_its_policy() -> None:
             ("/", "text/html"),
             ("/static/js/main.js", "text/javascript"),
             ("/static/css/base.css", "text/css"),
-            ("/static/icons.svg", "image/svg+xml"),
+            ("/static/icon.svg", "image/svg+xml"),
         ):
             response = await http.get(path)
             assert response.status_code == 200
@@ -58,14 +58,45 @@ async def test_every_file_of_the_page_carries_its_policy() -> None:
             assert not any(source in directive for directive in policy for source in ("unsafe", "http:", "https:", "*"))
 
 
-async def test_an_unchanged_file_is_not_sent_again() -> None:
-    """Browsers ask each time and are told that nothing changed, with the same headers."""
+async def test_files_are_kept_for_good_under_addresses_that_change_with_them() -> None:
+    """All that the page names have such an address, which is the digest of all files; every module that its own
+    imports is among them."""
     async with client(demo_settings()) as http:
-        first = await http.get("/static/js/main.js")
-        again = await http.get("/static/js/main.js", headers={"if-none-match": first.headers["etag"]})
-    assert first.headers["cache-control"] == "no-cache"
-    assert again.status_code == 304
-    assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
+        response = await http.get("/")
+        assert response.headers["cache-control"] == "no-cache"
+        named = re.findall(r'(?:src|href)="(static/[^"]+)"', response.text)
+        assert {name.split("/")[1] for name in named} == {page.FILES.digest}
+        for name in named:
+            file = await http.get(f"/{name}")
+            assert file.status_code == 200, name
+            assert "immutable" in file.headers["cache-control"], name
+        modules = {name.split("/", 2)[2] for name in named if name.endswith(".js")}
+        for name in sorted(modules):
+            text = (page.STATIC / name).read_text("utf-8")
+            for relative in re.findall(r'^import [^"]*"([^"]+)";', text, re.MULTILINE):
+                found = (page.STATIC / name).parent.joinpath(relative).resolve().relative_to(page.STATIC).as_posix()
+                assert found in modules, f"{name} imports {found}, which is found late"
+
+
+async def test_other_files_are_asked_for_each_time() -> None:
+    """By their plain addresses, and by those of another release, and are not sent again unless they have changed."""
+    async with client(demo_settings()) as http:
+        for path in ("/static/js/main.js", "/static/0123456789abcdef/js/main.js"):
+            first = await http.get(path)
+            again = await http.get(path, headers={"if-none-match": first.headers["etag"]})
+            assert first.text == (page.STATIC / "js" / "main.js").read_text("utf-8")
+            assert first.headers["cache-control"] == "no-cache"
+            assert again.status_code == 304
+            assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
+
+
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("br", None), ("", None)])
+async def test_files_are_compressed_for_those_who_take_that(accepted: str, encoding: str | None) -> None:
+    async with client(demo_settings()) as http:
+        response = await http.get("/static/js/main.js", headers={"accept-encoding": accepted})
+    assert response.headers.get("content-encoding") == encoding
+    assert response.headers["vary"] == "accept-encoding"
+    assert response.text == (page.STATIC / "js" / "main.js").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
