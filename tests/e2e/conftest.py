@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from gateway.config.settings import TIERS, demo_settings
 from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
@@ -187,3 +187,11 @@ def tab(browser: Browser, server: ScriptedServer) -> Iterator[Visit]:
         tab.page.goto("/")
         connected(tab.page)
         yield tab
+
+
+@pytest.fixture(scope="module")
+def page(redis_url: str) -> Iterator[Page]:
+    """A page whose modules can be imported."""
+    with ScriptedServer(redis_url) as server, chromium() as browser, visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        yield tab.page

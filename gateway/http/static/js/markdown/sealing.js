@@ -36,8 +36,8 @@ import { Lines, continued } from "./lines.js";
 const DEEP = 1024;
 
 /** A paragraph is cut between these characters of it, so that the whole of it is never parsed at once. */
-const CUT_FROM = 2048;
-const CUT_TO = 3072;
+const CUT_FROM = 1024;
+const CUT_TO = 1536;
 
 const KINDS = { ul: "list", ol: "list", li: "item", blockquote: "quote", p: "text" };
 
@@ -218,7 +218,8 @@ export function sealText(seal, rest, parse) {
   const piece = rest.slice(begins, begins + CUT_TO);
   if (piece.length < CUT_TO) return null;
   const end = begins + placeOfCut(piece);
-  const inside = textOf(levelsOf(parse(skeletonOf(seal) + rest.slice(0, end)), seal), seal);
+  const levels = levelsOf(parse(skeletonOf(seal) + rest.slice(0, end)), seal);
+  const inside = path === seal.path ? levels.at(-1) : lastText(levels.find((level) => level.length > 0));
   if (inside === undefined) return null; // without what follows, it is something else
   const open = path.at(-1);
   const grown = { ...open, sealed: open.sealed + inside.length };
@@ -246,10 +247,9 @@ function withText(seal, lines, parse) {
   return { path: [...path.map((each) => ({ ...each, from: -1 })), open], begins, sealed: whole.sealed };
 }
 
-/** @returns {Node[] | undefined} what is not sealed of the paragraph or heading at the end */
-function textOf(levels, seal) {
-  if (seal.path.at(-1)?.kind === "text") return levels.at(-1);
-  let at = levels.find((level) => level.length > 0)?.at(-1);
+/** @returns {Node[] | undefined} the children of the paragraph or heading at the end of `blocks`, if there is one */
+function lastText(blocks) {
+  let at = blocks?.at(-1);
   while (at?.children && kindOf(at) !== "text") at = at.children.at(-1);
   return at?.children;
 }

@@ -1,0 +1,236 @@
+"""How the chat page shows answers: markdown, formulas and colours, whole and while they grow."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.browser import needs_chromium
+
+pytestmark = needs_chromium
+
+
+BLOCKS = (
+    "A paragraph with **bold**, *italics*, `code`, ~~gone~~ and a [link](https://a.example/).",
+    "Two lines\nof one paragraph",
+    "# Heading",
+    "#tag is no heading",
+    "Text\n# heading right after it",
+    "Text\n---",
+    "- one\n- two\n  - nested\n- three",
+    "- loose\n\n- list\n\n  with a paragraph",
+    "1. first\n2. second\n\n   ```python\n   print(1)\n   ```\n3. third",
+    "7) starts at seven",
+    "> quoted\nlazily continued\n\n> > deeper",
+    "```python\ndef f():\n\n    return 1\n```",
+    "````\n```\nnot the end\n````",
+    "~~~\nunclosed",
+    "    indented code\n\n    goes on",
+    "| a | b |\n|:--|--:|\n| 1 | 2 |\n| `x|y` | ![i](https://i.example/p.png) |",
+    "Not a table\na | b",
+    "***",
+    "<div>no html</div>\n<script>alert(1)</script>",
+    "https://auto.example/path?x=1&y=2 and README.md",
+    "[reference][r] and [r]\n\n[r]: https://r.example/ 'title'",
+    "[r]: https://first.example/\n[r2]:\nhttps://second.example/",
+    "a  \nhard break\\\nanother",
+    "&amp; &copy; \\* \u00e9\u4e16\U0001f600",
+    "windows\r\nline\r\nends\r\n\r\n- a\r\n- b",
+    "inline $x^2$ and \\(y\\), $5 and $10",
+    "\\[\na\n+ b\n\\]",
+    "$$\nnot closed",
+    "- item with $x$\n\n  $$\n  y\n  $$\n- other",
+    "",
+    "\n\n",
+)
+CHARACTERS = "#-*_`>|~=+<&!\\ \t\n\n\n 1.)[](): a\r$"
+
+STREAM_EQUALS_WHOLE = """async (documents) => {
+  const { StreamRenderer } = await import("/static/js/stream.js");
+  const differences = [];
+  for (const chunks of documents) {
+    const streamed = document.createElement("div");
+    const sealed = [];
+    const renderer = new StreamRenderer(streamed, (node) => sealed.push([node, node.outerHTML]));
+    let text = "";
+    for (const chunk of chunks) {
+      text += chunk;
+      renderer.update(text);
+      renderer.flush();
+    }
+    const early = [...sealed];
+    renderer.finish(text);
+    renderer.finish(text);
+    const whole = document.createElement("div");
+    new StreamRenderer(whole).finish(text);
+    if (streamed.innerHTML !== whole.innerHTML) {
+      differences.push({ chunks, streamed: streamed.innerHTML, whole: whole.innerHTML });
+    }
+    const definitions = /^ {0,3}\\[[^\\]]+\\]:/m.test(text);
+    if (!definitions && early.some(([node, html]) => !streamed.contains(node) || node.outerHTML !== html)) {
+      differences.push({ chunks, streamed: "a sealed element was changed" });
+    }
+  }
+  return differences.slice(0, 3);
+}"""
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    """A text in random pieces."""
+    chunks = []
+    while text:
+        size = rng.choice((1, 2, 3, 5, 8, 40))
+        chunks.append(text[:size])
+        text = text[size:]
+    return chunks
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_document_in_any_pieces_looks_as_if_rendered_whole(page: Page, seed: int) -> None:
+    """Blocks in random order; what was sealed is never touched again, nor is anything by finishing twice."""
+    rng = random.Random(seed)
+    documents = []
+    for _ in range(25):
+        blocks = rng.choices(BLOCKS, k=rng.randrange(1, 8))
+        documents.append(cut("".join(block + rng.choice(("\n", "\n\n", "\n\n")) for block in blocks), rng))
+    assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_characters_in_any_pieces_look_as_if_rendered_whole(page: Page, seed: int) -> None:
+    """No markdown at all, but every character that means something to it."""
+    rng = random.Random(100 + seed)
+    documents = [cut("".join(rng.choices(CHARACTERS, k=rng.randrange(1, 80))), rng) for _ in range(40)]
+    assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
+
+
+def numbered(line: str, count: int, last: str = "\n") -> str:
+    return last.join(line.format(number) for number in range(count))
+
+
+LONG = {
+    "list": numbered("- item {} with **bold** and `code`", 900),
+    "nested list": "\n".join(f"{'  ' * (number % 3)}- item {number} with **bold** text" for number in range(900)),
+    "list in an item": "1. first\n2. second\n\n" + numbered("   - item {} goes on *here*", 900),
+    "table": "| a | b |\n|---|--:|\n" + numbered("| row {} | text **b** |", 1200),
+    "code": "```python\n" + numbered("x{0} = f({0})\t# a comment", 1200) + "\n```",
+    "code in an item": "- one\n- two\n\n  ```js\n" + numbered("  let a{0} = {0};", 1500) + "\n  ```\n- three",
+    "paragraph": numbered("word{} **and** more", 1500, " "),
+    "one word": "a" * 32_000,
+    "lines": numbered("a line with number {}", 1400),
+    "long paragraphs": numbered(numbered("word{{}} **and** more", 300, " ").replace("{}", "{0}"), 6, "\n\n"),
+    "long items": numbered("- " + numbered("word{{}} and `more`", 250, " ").replace("{}", "{0}"), 6),
+    "quote": numbered("> - quoted item {} **text**", 1100),
+    "formulas": numbered("Formula {0}: $x^{{{0}}}$\n\n\\[\ny_{{{0}}}\n+ 1\n\\]\n", 500),
+}
+LONG["mixed"] = "\n\n".join(text[:3000] for name, text in LONG.items() if name != "one word")
+
+FEW = ("paragraph", "one word", "lines", "code", "code in an item", "long paragraphs", "long items")
+"""Those that have no elements inside, or few."""
+
+LONG_STREAM = """async (text) => {
+  const { StreamRenderer } = await import("/static/js/stream.js");
+  const streamed = document.createElement("div");
+  const sealed = new Map();
+  const renderer = new StreamRenderer(streamed, (node) => sealed.has(node) || sealed.set(node, node.outerHTML));
+  let longest = 0;
+  const parse = renderer.parse;
+  renderer.parse = (source) => {
+    longest = Math.max(longest, source.length);
+    return parse(source);
+  };
+  for (let end = 0; end < text.length; end += 97) {
+    renderer.update(text.slice(0, end));
+    renderer.flush();
+  }
+  const early = [...sealed];
+  renderer.finish(text);
+  const whole = document.createElement("div");
+  new StreamRenderer(whole).finish(text);
+  const { parse: plain } = await import("/static/js/markdown/parser.js");
+  const { patch } = await import("/static/js/markdown/dom.js");
+  const unsealed = document.createElement("div");
+  patch(unsealed, plain(text));
+  const shown = (element) => {
+    element.normalize();
+    return element.innerHTML;
+  };
+  return {
+    longest,
+    sealed: early.length,
+    kept: early.every(([node, html]) => streamed.contains(node) && node.outerHTML === html),
+    whole: streamed.innerHTML === whole.innerHTML,
+    plain: shown(streamed) === shown(unsealed),
+  };
+}"""
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_block_is_sealed_inside(page: Page, name: str) -> None:
+    """No more than 4,096 characters are parsed at once, what is sealed stays the same element, and the page looks as
+    if nothing had been."""
+    text = LONG[name][:32_000]
+    found = page.evaluate(LONG_STREAM, text)
+    assert found.pop("longest") <= 4096
+    assert found.pop("sealed") > 20 or name in FEW
+    assert found == {"kept": True, "whole": True, "plain": True}
+
+
+FORMULAS = {
+    "Euler: $e^{i\\pi} = -1$.": ["e^{i\\pi} = -1"],
+    "It costs $5 and $10.": [],
+    "Between \\(a\\) and \\[b\\]": ["a", "b"],
+    "$$\nx\n+ y\n$$": ["x\n+ y"],
+    "`$x$` and\n\n```\n$y$\n```": [],
+    "\\$x$ and a$ b$": [],
+    "- $\\frac{1}{2}$\n- **$z$**": ["\\frac{1}{2}", "z"],
+    "| $a$ | b |\n|---|---|\n| 1 | \\(c\\) |": ["a", "c"],
+    "$\\nosuchmacro{x}$": ["\\nosuchmacro{x}"],
+    "\\[ not closed": [],
+}
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formulas_are_drawn_and_other_dollars_are_not(page: Page, text: str) -> None:
+    """As MathML; one that is no TeX stays as it was written."""
+    drawn, plain = page.evaluate(
+        """async (text) => {
+          const { StreamRenderer } = await import("/static/js/stream.js");
+          const { drawWithin } = await import("/static/js/formulas.js");
+          const answer = document.createElement("div");
+          answer.className = "markdown";
+          document.body.append(answer);
+          new StreamRenderer(answer).finish(text);
+          await drawWithin(answer);
+          const formulas = [...answer.querySelectorAll("[data-tex]")];
+          const drawn = formulas.map((one) => [one.dataset.tex, one.querySelector("math") !== null]);
+          for (const one of formulas) one.replaceChildren(one.dataset.source);
+          const plain = answer.innerText;
+          answer.remove();
+          return [drawn, plain];
+        }""",
+        text,
+    )
+    assert drawn == [[tex, "nosuchmacro" not in tex] for tex in FORMULAS[text]]
+    if FORMULAS[text] and "|" not in text and "*" not in text:
+        assert plain.split() == text.split()
+
+
+def test_highlighting_changes_colours_only(page: Page) -> None:
+    """The code's text stays as it was, with markup that only names classes."""
+    source = "<b>&amp;</b>\nlet x = `a<${1}>`; // <script>"
+    text, html = page.evaluate(
+        """async (source) => {
+          const { highlight } = await import("/static/js/highlight.js");
+          const code = document.createElement("code");
+          code.className = "language-js";
+          code.textContent = source;
+          await highlight(code);
+          return [code.textContent, code.innerHTML];
+        }""",
+        source,
+    )
+    assert text == source
+    assert '<span class="hljs-keyword">let</span>' in html
