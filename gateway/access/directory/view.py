@@ -8,6 +8,7 @@ keys and prices come first.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -92,6 +93,8 @@ class View:
         """Whether the last check was answered."""
         self.set_back = False
         """Whether Redis has lost changes that were seen here: the last copy stays in force until it has them again."""
+        self._refreshing = asyncio.Lock()
+        """One at a time: one that has read an older head must not forget what a newer one has let in."""
         self._following = Periodic("directory", self._try, poll)
         self.configure(directory.configured)
 
@@ -180,11 +183,12 @@ class View:
         Raises:
             Unavailable: Redis does not answer.
         """
-        head = await self._directory.audit.head()
-        if self._head is None or not await self._catch_up(self._head, head):
-            await self._read_all()
-        self._head = head
-        self._at = self._clock()
+        async with self._refreshing:
+            head = await self._directory.audit.head()
+            if self._head is None or not await self._catch_up(self._head, head):
+                await self._read_all()
+            self._head = head
+            self._at = self._clock()
 
     async def _find(self, seen: RecordCache[K, V], name: K) -> V | None:
         """Return a record that was seen before, or may be read now.

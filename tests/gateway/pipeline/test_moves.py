@@ -128,6 +128,8 @@ async def test_an_answer_waits_for_its_only_engine_to_be_started_again(
         assert text(cut) == text(whole)
         assert (cut[-1].reason, cut[-1].usage.output_tokens) == ("length", LENGTH)
         await asyncio.gather(*starting)
+        (engine,) = served.gateway.engines.pools[0].engines
+        await eventually(lambda: engine.client.connected)  # unless the whole answer had come before the kill
 
         with await served.gateway.turns.start(asked, DEMO) as viewer:
             async for entry in viewer.entries():
