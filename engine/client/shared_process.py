@@ -99,8 +99,7 @@ class _Line(asyncio.SubprocessProtocol):
         if not self._waiting:
             self._since = self._loop.time()
         self._waiting.append((answer, seconds))
-        if self._alarm is None:
-            self._alarm = self._loop.call_later(seconds, self._look)
+        self._look_in(seconds)
         self._stdin.write(framed(message))
         return answer
 
@@ -140,13 +139,21 @@ class _Line(asyncio.SubprocessProtocol):
                 answer.set_exception(failure)
             failure = _Unread()
 
+    def _look_in(self, seconds: float) -> None:
+        """Look after so many seconds at the latest: an answer that came leaves its own, perhaps later, alarm behind."""
+        if self._alarm is not None:
+            if self._alarm.when() <= self._loop.time() + seconds:
+                return
+            self._alarm.cancel()
+        self._alarm = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
         """End a process that hangs."""
         self._alarm = None
         if self._waiting:
             left = self._since + self._waiting[0][1] - self._loop.time()
             if left > 0:
-                self._alarm = self._loop.call_later(left, self._look)
+                self._look_in(left)
             else:
                 self._hung = True
                 self.kill()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.encoder import ConversationEncoder
+from engine.limited_process import START_SECONDS
 from engine.text.chat_template import ChatTemplateTooCostly
 from engine.text.processor import TextProcessor
 from tests.engine.text.test_rendering import HOSTILE, TIME, chat, folder
@@ -76,8 +77,9 @@ async def test_a_process_that_does_not_answer_counts_as_hung(monkeypatch: pytest
     assert line is not None
     monkeypatch.setattr("engine.client.shared_process.PATIENCE", 0.1)
     line._process.send_signal(signal.SIGSTOP)
-    with pytest.raises(ChatTemplateTooCostly, match=TIME):
-        await encoder.encode(chat("a"))
+    async with asyncio.timeout(START_SECONDS / 2):  # what its start might have taken is no patience with it
+        with pytest.raises(ChatTemplateTooCostly, match=TIME):
+            await encoder.encode(chat("a"))
     assert text.decode(await encoder.encode(chat("b"))) == "b"
     await encoder.aclose()
 
