@@ -26,7 +26,7 @@ import msgspec
 
 from bench.gateway import GatewayStage, conditions, console
 from bench.gateway_report import SUBJECTS, GatewaySubject
-from bench.load import LoadPlan, WebSocket
+from bench.load import LoadPlan, SocketClient
 from bench.report import options, publish, table
 from bench.servers import ROOT
 
@@ -101,15 +101,14 @@ def tell(holder: subprocess.Popen[str], word: str) -> None:
 
 async def hold(sockets: int, plan: LoadPlan) -> None:
     """Run the clients' process: open the sockets, and obey standard input until it ends."""
-    opened = [WebSocket(plan) for _ in range(sockets)]
+    opened = [SocketClient(plan) for _ in range(sockets)]
     for each in opened:
         await each.open()
     print("done", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         if line.strip() == "ask":
             for each in opened:
-                async for _ in each.turn(secrets.token_hex(8)):
-                    pass
+                await each.turn(secrets.token_hex(8))
         print("done", flush=True)
     for each in opened:
         each.close()

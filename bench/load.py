@@ -2,30 +2,32 @@
 
     python -m bench.load --dialect chat --port 8080 --clients 16 --turns 1000
 
-The clients parse only what they must, so that they cost little beside what they measure. They speak four dialects:
-`chat` (chat completions as server-sent events), `responses` (our WebSocket), `echo` (any WebSocket that answers a
-message with `--chunks` messages) and `frames` (an engine's, at the unix socket `--path`). With `--rate` turns begin at
-that rate by a Poisson process; one that finds all clients busy waits, and its wait counts. Prints one JSON object.
+Clients that are always busy show what a gateway can do at most; what its users see under a load that does not wait for
+it is measured with `roundhouse load`, whose connections these are. The clients parse only what they must, so that they
+cost little beside what they measure. They speak four dialects: `chat` (chat completions as server-sent events),
+`responses` (our WebSocket), `echo` (any WebSocket that answers a message with `--chunks` messages) and `frames` (an
+engine's, at the unix socket `--path`). With `--rate` turns begin at that rate by a Poisson process; one that finds all
+clients busy waits, and its wait counts. Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import itertools
 import json
-import os
 import random
-import struct
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import msgspec
 import uvloop
 
 from engine.wire import Generate, SamplingParams, Step, decode_server_frame, encode
+from load.arrivals import poisson
+from load.connections.address import Address
+from load.connections.http import HttpConnection, RequestRefused
+from load.connections.websocket import WebSocketWire
 
 Dialect = Literal["chat", "responses", "echo", "frames"]
 
@@ -58,165 +60,143 @@ class LoadPlan(msgspec.Struct, frozen=True):
     """Whether a gateway should store the answers that it gives over a socket."""
 
 
-class Http:
-    """One connection for chat completions."""
+class TurnClient(Protocol):
+    """One connection, with one turn at a time."""
 
-    first = b'"content":'
+    async def open(self) -> None: ...
 
-    def __init__(self, plan: LoadPlan) -> None:
-        self._plan = plan
+    async def turn(self, question: str) -> Received:
+        """Ask, and wait for the end of the answer.
 
-    async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._plan.port)
-        self._head = "\r\n".join(
-            [
-                f"POST {self._plan.path} HTTP/1.1",
-                f"Host: 127.0.0.1:{self._plan.port}",
-                "Content-Type: application/json",
-                *self._plan.headers,
-            ]
-        )
+        Raises:
+            ConnectionError, RequestRefused: it did not come to its end.
+        """
 
-    async def turn(self, question: str) -> AsyncIterator[tuple[int, bool]]:
-        body = json.dumps(
-            {
-                "model": self._plan.model,
-                "messages": [{"role": "user", "content": question}],
-                "stream": True,
-                "temperature": 0,
-                "max_tokens": 64,
-            }
-        ).encode()
-        self._writer.write(f"{self._head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        tail = b""
-        while True:
-            data = await self._reader.read(65536)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            if tail == b"" and not data.startswith(b"HTTP/1.1 200"):
-                raise ConnectionError(data[:300].decode("latin-1"))
-            yield data.count(b"data:"), self.first in data
-            tail = (tail + data)[-64:]
-            if tail.endswith(b"0\r\n\r\n"):
-                return
-
-    def close(self) -> None:
-        self._writer.close()
+    def close(self) -> None: ...
 
 
-class WebSocket:
-    """One WebSocket: RFC 6455 as far as an answering server needs it of its client."""
+class Received:
+    """What has come of one answer."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.first: float | None = None
+        """When the first text came, by `time.perf_counter`."""
+
+    def take(self, events: int, text: bool, now: float) -> None:
+        self.events += events
+        if text and self.first is None:
+            self.first = now
+
+
+class HttpClient:
+    """Chat completions."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
 
     async def open(self) -> None:
-        self._reader, self._writer = await self._connect()
-        key = base64.b64encode(os.urandom(16)).decode()
-        lines = [
-            f"GET {self._plan.path} HTTP/1.1",
-            f"Host: 127.0.0.1:{self._plan.port}",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            f"Sec-WebSocket-Key: {key}",
-            "Sec-WebSocket-Version: 13",
-            *self._plan.headers,
-        ]
-        self._writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 101"):
-            raise ConnectionError(head.decode("latin-1"))
-        self._buffer = b""
+        self._connection = await HttpConnection.open(_address(self._plan), _headers(self._plan))
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self._plan.port)
+    async def turn(self, question: str) -> Received:
+        body = {
+            "model": self._plan.model,
+            "messages": [{"role": "user", "content": question}],
+            "stream": True,
+            "temperature": 0,
+            "max_tokens": 64,
+        }
+        received = Received()
 
-    async def turn(self, question: str) -> AsyncIterator[tuple[int, bool]]:
-        if self._plan.dialect == "echo":
-            message, first, ends = question.encode(), b"", self._plan.chunks
-        else:
-            create = {"type": "response.create", "model": self._plan.model, "input": question, "temperature": 0}
-            create |= {"max_output_tokens": 64, "store": self._plan.store}
-            message, first, ends = json.dumps(create).encode(), b"output_text.delta", 0
-        self._send(message)
-        received = 0
-        while True:
-            data = await self._reader.read(65536)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            self._buffer += data
-            messages = self._messages()
-            received += len(messages)
-            yield len(messages), any(first in each for each in messages)
-            if ends and received >= ends:
-                return
-            for each in messages:
-                if each.startswith((b'{"type":"response.completed"', b'{"type":"response.incomplete"')):
-                    return
-                if each.startswith((b'{"type":"error"', b'{"type":"response.failed"')):
-                    raise ConnectionError(each[:300].decode())
+        def receive(data: bytes, now: float) -> None:
+            received.take(data.count(b"data:"), b'"content":' in data, now)
 
-    def _send(self, message: bytes, opcode: int = 0x1) -> None:
-        mask = os.urandom(4)
-        first, length = 0x80 | opcode, len(message)
-        head = struct.pack("!BB", first, 0x80 | length) if length < 126 else struct.pack("!BBH", first, 0xFE, length)
-        repeated = (mask * (length // 4 + 1))[:length]
-        masked = (int.from_bytes(message) ^ int.from_bytes(repeated)).to_bytes(length)
-        self._writer.write(head + mask + masked)
-
-    def _messages(self) -> list[bytes]:
-        """Whole messages received; servers send them unmasked and, here, unfragmented."""
-        found, at, buffer = [], 0, self._buffer
-        while len(buffer) - at >= 2:
-            length, start = buffer[at + 1] & 0x7F, at + 2
-            if length == 126:
-                length, start = int.from_bytes(buffer[at + 2 : at + 4]), at + 4
-            elif length == 127:
-                length, start = int.from_bytes(buffer[at + 2 : at + 10]), at + 10
-            if len(buffer) < start + length:
-                break
-            if buffer[at] & 0x0F in (1, 2):
-                found.append(buffer[start : start + length])
-            at = start + length
-        self._buffer = buffer[at:]
-        return found
+        await self._connection.request("POST", self._plan.path, json.dumps(body).encode(), receive)
+        return received
 
     def close(self) -> None:
-        self._writer.close()
+        self._connection.close()
 
 
-class Frames(WebSocket):
+class SocketClient:
+    """A WebSocket with Responses, or with echoes."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+
+    async def open(self) -> None:
+        self._wire = await WebSocketWire.open(_address(self._plan), self._plan.path, _headers(self._plan))
+
+    async def turn(self, question: str) -> Received:
+        received, plan = Received(), self._plan
+        if plan.dialect == "echo":
+
+            def echoed(_: bytes, now: float) -> bool:
+                received.take(1, True, now)
+                return received.events >= plan.chunks
+
+            await self._wire.exchange(question.encode(), echoed)
+            return received
+
+        def answered(message: bytes, now: float) -> bool:
+            received.take(1, b"output_text.delta" in message, now)
+            if message.startswith((b'{"type":"error"', b'{"type":"response.failed"')):
+                raise ConnectionError(message[:300].decode())
+            return message.startswith((b'{"type":"response.completed"', b'{"type":"response.incomplete"'))
+
+        create = {"type": "response.create", "model": plan.model, "input": question, "temperature": 0}
+        create |= {"max_output_tokens": 64, "store": plan.store}
+        await self._wire.exchange(json.dumps(create).encode(), answered)
+        return received
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class FramesClient(SocketClient):
     """One connection to an engine, as the gateway has it: it shows what an answer takes without a gateway."""
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_unix_connection(self._plan.path)
+    async def open(self) -> None:
+        self._wire = await WebSocketWire.shake_hands(self._connect())
 
-    async def turn(self, question: str) -> AsyncIterator[tuple[int, bool]]:
-        self._send(encode(Generate(question, [5] * 30, SamplingParams(max_tokens=64))), opcode=0x2)
-        while True:
-            data = await self._reader.read(65536)
-            if not data:
-                raise ConnectionError("the engine closed the connection")
-            self._buffer += data
-            steps = [decode_server_frame(each) for each in self._messages()]
-            outputs = [output for step in steps if isinstance(step, Step) for output in step.outputs]
-            yield len(outputs), bool(outputs)
-            if any(output.finish for output in outputs):
-                return
+    async def _connect(self) -> WebSocketWire:
+        loop = asyncio.get_running_loop()
+        _, wire = await loop.create_unix_connection(lambda: WebSocketWire("ws://localhost/", {}), self._plan.path)
+        return wire
+
+    async def turn(self, question: str) -> Received:
+        received = Received()
+
+        def stepped(message: bytes, now: float) -> bool:
+            step = decode_server_frame(message)
+            outputs = step.outputs if isinstance(step, Step) else []
+            received.take(len(outputs), bool(outputs), now)
+            return any(output.finish for output in outputs)
+
+        ask = Generate(question, [5] * 30, SamplingParams(max_tokens=64))
+        await self._wire.exchange(encode(ask), stepped, binary=True)
+        return received
 
 
-MAKE: dict[Dialect, Callable[[LoadPlan], Http | WebSocket]] = {
-    "chat": Http,
-    "responses": WebSocket,
-    "echo": WebSocket,
-    "frames": Frames,
+def _address(plan: LoadPlan) -> Address:
+    return Address("127.0.0.1", plan.port, secure=False, path="")
+
+
+def _headers(plan: LoadPlan) -> dict[str, str]:
+    return dict(each.split(": ", 1) for each in plan.headers)
+
+
+CLIENTS: dict[Dialect, type[HttpClient] | type[SocketClient]] = {
+    "chat": HttpClient,
+    "responses": SocketClient,
+    "echo": SocketClient,
+    "frames": FramesClient,
 }
 
 
 async def run(plan: LoadPlan) -> LoadOutcome:
     """Send all turns and wait for their ends."""
-    make = MAKE[plan.dialect]
-    connections = [make(plan) for _ in range(plan.clients)]
+    connections = [CLIENTS[plan.dialect](plan) for _ in range(plan.clients)]
     await asyncio.gather(*(each.open() for each in connections))
     generator = random.Random(plan.seed)
     ttft: list[float] = []
@@ -225,15 +205,12 @@ async def run(plan: LoadPlan) -> LoadOutcome:
     begun = time.perf_counter()
     due: asyncio.Queue[float] = asyncio.Queue()
 
-    async def arrivals() -> None:
-        assert plan.rate is not None
-        at = begun
-        for _ in range(plan.turns):
-            at += generator.expovariate(plan.rate)
-            await asyncio.sleep(max(0.0, at - time.perf_counter()))
-            due.put_nowait(at)
+    async def arrivals(rate: float) -> None:
+        for after in itertools.islice(poisson(rate, generator), plan.turns):
+            await asyncio.sleep(max(0.0, begun + after - time.perf_counter()))
+            due.put_nowait(begun + after)
 
-    async def client(connection: Http | WebSocket) -> None:
+    async def client(connection: TurnClient) -> None:
         nonlocal events, errors
         while True:
             if plan.rate is None:
@@ -242,16 +219,12 @@ async def run(plan: LoadPlan) -> LoadOutcome:
                 start = time.perf_counter()
             else:
                 start = await due.get()
-            seen = False
             try:
-                async for count, text in connection.turn(
-                    f"What is {generator.getrandbits(40)} and why does it matter?"
-                ):
-                    events += count
-                    if text and not seen:
-                        seen = True
-                        ttft.append(time.perf_counter() - start)
-            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                received = await connection.turn(f"What is {generator.getrandbits(40)} and why does it matter?")
+                events += received.events
+                if received.first is not None:
+                    ttft.append(received.first - start)
+            except (ConnectionError, RequestRefused) as error:
                 errors += 1
                 if errors == 1:
                     print(f"first error: {error}", flush=True)
@@ -263,7 +236,7 @@ async def run(plan: LoadPlan) -> LoadOutcome:
     if plan.rate is None:
         await asyncio.gather(*clients)
     else:
-        await arrivals()
+        await arrivals(plan.rate)
         await due.join()
         for task in clients:
             task.cancel()

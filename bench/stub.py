@@ -41,10 +41,17 @@ BACKLOG = 512
 
 
 class Upstream(asyncio.Protocol):
-    """`POST /v1/chat/completions` with `stream: true`, and nothing else, without a framework in the way."""
+    """`POST /v1/chat/completions` with `stream: true`, and nothing else, without a framework in the way.
 
-    def __init__(self, chunks: int) -> None:
+    Args:
+        ttft: seconds before the first chunk.
+        itl: seconds between chunks.
+    """
+
+    def __init__(self, chunks: int, ttft: float, itl: float) -> None:
         self._chunks = chunks
+        self._ttft = ttft
+        self._itl = itl
         self._received = bytearray()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,10 +76,11 @@ class Upstream(asyncio.Protocol):
         self._transport.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
+        await asyncio.sleep(self._ttft)
         for index in range(self._chunks):
             delta = {"content": WORD} if index else {"role": "assistant", "content": WORD}
             self._event({"index": 0, "delta": delta, "finish_reason": None})
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._itl if index < self._chunks - 1 else 0)
         self._event({"index": 0, "delta": {}, "finish_reason": "stop"})
         self._chunk(b"data: [DONE]\n\n")
         self._transport.write(b"0\r\n\r\n")
@@ -136,10 +144,10 @@ class StubEngine:
         return Output(id, [self._token], finish="length" if last else None, usage=usage)
 
 
-async def serve(chunks: int, http: int, frames: Path, token: int) -> None:
+async def serve(chunks: int, http: int, frames: Path, token: int, ttft: float, itl: float) -> None:
     """Serve until the process is ended; says `ready` on standard output first."""
     loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Upstream(chunks), "127.0.0.1", http, backlog=BACKLOG)
+    await loop.create_server(lambda: Upstream(chunks, ttft, itl), "127.0.0.1", http, backlog=BACKLOG)
     async with contextlib.AsyncExitStack() as stack:
         for tier in TIERS:
 
@@ -159,8 +167,9 @@ def main() -> None:
     parser.add_argument("--http", type=int, required=True, help="port of the OpenAI-compatible server")
     parser.add_argument("--frames", type=Path, required=True, help="folder for the engines' sockets")
     parser.add_argument("--token", type=int, required=True, help="the token that engines answer with")
-    arguments = parser.parse_args()
-    uvloop.run(serve(arguments.chunks, arguments.http, arguments.frames, arguments.token))
+    parser.add_argument("--ttft", type=float, default=0.0, help="seconds before the first chunk over HTTP")
+    parser.add_argument("--itl", type=float, default=0.0, help="seconds between chunks over HTTP")
+    uvloop.run(serve(**vars(parser.parse_args())))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ TOGETHER = {
         "tests/e2e/test_adapters.py",
         "tests/e2e/test_conversation.py",
         "tests/e2e/test_documented_examples.py",
+        "tests/e2e/test_load.py",
         "tests/e2e/test_tenants.py",
         "tests/e2e/test_tenant_keys.py",
     ),

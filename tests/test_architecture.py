@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DIAGRAMS = ROOT / "docs" / "diagrams"
-ROOMS = ("gateway", "engine", "cache", "router", "kernels", "scale")
+ROOMS = ("gateway", "engine", "cache", "router", "kernels", "load", "scale")
 
 
 def levels(room: str) -> list[str]:

@@ -27,7 +27,7 @@ from gateway.server import GatewayServer
 from gateway.ws.uvicorn_protocol import WebSocketProtocol
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("gateway", "engine", "router", "cache", "kernels", "scale")
+ROOMS = ("gateway", "engine", "router", "cache", "kernels", "load", "scale")
 UNDERSCORE = re.compile("_[^_]").match
 PRIVATE = {
     "engine/adapters/expressions.py": {"_constants", "_parser"},

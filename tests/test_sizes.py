@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("gateway", "engine", "cache", "router", "kernels", "scale", "deploy", "bench", "tests")
+ROOMS = ("gateway", "engine", "cache", "router", "kernels", "load", "scale", "deploy", "bench", "tests")
 FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 60, 7
 
 EXCEPTIONS: dict[str, str] = {

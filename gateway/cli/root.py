@@ -27,6 +27,7 @@ from gateway.cli.usage import usage
 from gateway.config import checkpoints
 from gateway.config.redis import without_secrets
 from gateway.config.settings import NO_TENANTS, TIERS, Settings, SettingsError, file_of, load
+from load.command import command as load_test
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -59,6 +60,8 @@ def main() -> None:
         roundhouse top
     Find out what is wrong, or why it is slow:
         roundhouse doctor
+    Find out what load it takes, and whether answers stay right under it:
+        roundhouse load http://127.0.0.1:8080 --search --slo ttft=1
     See what the caches save, and what was used:
         roundhouse cache stats
         roundhouse usage
@@ -274,6 +277,7 @@ main.add_command(backup)
 main.add_command(cache)
 main.add_command(doctor)
 main.add_command(key)
+main.add_command(load_test, "load")
 main.add_command(models)
 main.add_command(restore)
 main.add_command(route)
