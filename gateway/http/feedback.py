@@ -21,16 +21,16 @@ from gateway.turns.ids import response_id
 class FeedbackCreate(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a feedback request."""
 
-    rating: Literal["up", "down"]
+    rating: Literal["up", "down"] | None
 
 
 async def create(request: Request) -> Response:
-    """Record a rating of a response of the caller's tenant; a response's last rating counts."""
+    """Record a rating of a response of the caller's tenant, or withdraw it; a response's last rating counts."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     body = converted(await read_object(request), FeedbackCreate)
     turn = await gateway.turns.find(response_id(request.path_params["id"]), principal)
-    gateway.decisions.think(principal.tenant, turn.id, body.rating)
+    gateway.decisions.think(principal.tenant, turn.id, body.rating or "withdrawn")
     if body.rating == "down" and gateway.similar is not None:
         gateway.similar.disliked(principal.tenant, turn.id)
     return JsonResponse({"object": "response.feedback", "response_id": turn.id, "rating": body.rating})

@@ -130,11 +130,11 @@ class ItemList(Struct):
 
 
 class ResponseFeedback(Struct):
-    """A rating that was recorded."""
+    """A rating that was recorded, or withdrawn (null)."""
 
     object: Literal["response.feedback"]
     response_id: str
-    rating: Literal["up", "down"]
+    rating: Literal["up", "down"] | None
 
 
 class CompletionUsage(Struct):

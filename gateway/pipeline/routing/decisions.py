@@ -65,8 +65,8 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return escalated and again(self.choice) == self.choice
 
 
-Signal = Literal["up", "down", "regenerate", "edit"]
-"""Kinds of feedback: a thumb up or down, the same question asked again, or the last question reworded."""
+Signal = Literal["up", "down", "withdrawn", "regenerate", "edit"]
+"""Kinds of feedback: a thumb up, down or taken back, the same question asked again, or the last question reworded."""
 
 
 class Feedback(Struct, frozen=True, kw_only=True):
@@ -135,10 +135,13 @@ async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]
 
 def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Opinion]:
     """Return feedback beside the probabilities of one version of the model. The newest thumb on a response counts;
-    without one, the newest inferred judgement."""
-    said: dict[str, Signal] = {}
-    for thought in sorted(feedback, key=lambda thought: (thought.signal in ("up", "down"), thought.at)):
-        said[thought.response] = thought.signal
+    without one, or if it was taken back, the newest inferred judgement."""
+    thumbs: dict[str, Signal] = {}
+    inferred: dict[str, Signal] = {}
+    for thought in sorted(feedback, key=lambda thought: thought.at):
+        given = thumbs if thought.signal in ("up", "down", "withdrawn") else inferred
+        given[thought.response] = thought.signal
+    said = inferred | {response: signal for response, signal in thumbs.items() if signal != "withdrawn"}
     found = []
     for each in decisions:
         prediction, signal = each.choice.outlook.prediction, said.get(each.response)

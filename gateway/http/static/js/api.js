@@ -55,11 +55,11 @@ export async function getTicket(key) {
 }
 
 /**
- * Say what the user thinks of an answer; the last rating counts.
+ * Say what the user thinks of an answer, or no longer does; the last rating counts.
  *
  * @param {string} key
  * @param {string} responseId
- * @param {"up" | "down"} rating
+ * @param {"up" | "down" | null} rating
  */
 export async function sendFeedback(key, responseId, rating) {
   await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, {

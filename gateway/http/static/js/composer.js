@@ -69,7 +69,7 @@ export class Composer {
 
   focus() {
     // On a touch screen the keyboard would cover the answer.
-    if (!this.touch.matches) this.message.focus();
+    (this.touch.matches ? this.button : this.message).focus();
   }
 
   #send() {

@@ -17,7 +17,7 @@ export class LogView {
   /**
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
    * @param {{context: object, onretry: () => void,
-   *   onrate: (turn: object, rating: string) => Promise<boolean>}} options context: see `TurnView`;
+   *   onrate: (turn: object, rating: "up" | "down" | null) => Promise<boolean>}} options context: see `TurnView`;
    *   onrate: whether the server has noted it
    */
   constructor({ log, welcome, status }, { context, onretry, onrate }) {
@@ -79,11 +79,12 @@ export class LogView {
 
   async #rate(button) {
     const view = this.#viewOf(button);
-    if (!view || button.getAttribute("aria-pressed") === "true") return;
-    const { rating } = button.dataset;
+    if (!view) return;
+    // A second press takes it back.
+    const rating = button.getAttribute("aria-pressed") === "true" ? null : button.dataset.rating;
     const noted = await this.onrate(view.turn, rating);
     if (noted) view.setRating(rating);
-    this.status.textContent = noted ? "Feedback noted" : "Feedback not taken";
+    this.status.textContent = !noted ? "Feedback not taken" : rating ? "Feedback noted" : "Feedback withdrawn";
     if (noted) return;
     const label = button.querySelector("span");
     const name = label.textContent;

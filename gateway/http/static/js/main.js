@@ -83,7 +83,7 @@ const composer = new Composer(
 
 const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
-  { context, onretry: () => conversation.retry(models.value()), onrate: rate },
+  { context, onretry: retry, onrate: rate },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
@@ -106,6 +106,12 @@ function ask(question) {
   conversation.ask(question, models.value());
   toEnd();
   composer.focus();
+}
+
+function retry() {
+  conversation.retry(models.value());
+  toEnd();
+  composer.focus(); // the button that had it is gone
 }
 
 /** Whether the server has taken the rating. */

@@ -95,7 +95,7 @@ export class TurnView {
     this.foot.replaceChildren(...parts);
   }
 
-  /** @param {"up" | "down"} rating what the server has noted */
+  /** @param {"up" | "down" | null} rating what the server has noted */
   setRating(rating) {
     for (const thumb of this.foot.querySelectorAll("[data-rating]")) {
       thumb.setAttribute("aria-pressed", String(thumb.dataset.rating === rating));

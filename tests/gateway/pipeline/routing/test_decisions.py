@@ -177,6 +177,10 @@ async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tier
     (opinion,) = opinions([learnt, by_complexity], thoughts, learnt.model)
     assert (opinion.tier, opinion.good, opinion.propensity) == (learnt.tier, True, 1.0)
     assert opinions([learnt], thoughts, "another model") == []
+    taken_back = Feedback(response=learnt.response, at=4, signal="withdrawn")
+    (opinion,) = opinions([learnt], [*thoughts, taken_back], learnt.model)
+    assert not opinion.good, "what was done next counts again"
+    assert opinions([learnt], [taken_back], learnt.model) == []
 
 
 async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[float], float]) -> None:

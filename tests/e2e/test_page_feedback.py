@@ -1,0 +1,54 @@
+"""What readers think of an answer, from the chat page to Redis."""
+
+from __future__ import annotations
+
+import json
+
+import redis
+from playwright.sync_api import expect
+
+from gateway.errors import EngineFailed
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.page import answered, ask, connected
+
+pytestmark = needs_chromium
+
+
+def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
+    """The last one counts, and pressed again it is taken back; what the server does not take is not shown as taken. An
+    answer that failed has none."""
+    server.pipeline.answers["broken"] = Answer(failure=EngineFailed("it broke"))
+    ask(tab.page, "broken")
+    answered(tab.page)
+    good, bad = (tab.page.get_by_role("button", name=name) for name in ("Good answer", "Bad answer"))
+    expect(good).to_have_count(0)
+    ask(tab.page, "question")
+    answered(tab.page)
+    for thumb, other in ((good, bad), (bad, good)):
+        thumb.click()
+        expect(thumb).to_have_attribute("aria-pressed", "true")
+        expect(other).to_have_attribute("aria-pressed", "false")
+        expect(thumb).to_be_focused()
+    tab.page.reload()
+    connected(tab.page)
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    server.write_feedback()
+    with redis.Redis.from_url(redis_url) as client:
+        noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
+    response = server.pipeline.turns[-1].id
+    assert [(each["response"], each["signal"]) for each in noted[-2:]] == [(response, "up"), (response, "down")]
+
+    bad.click()
+    expect(bad).to_have_attribute("aria-pressed", "false")
+    server.write_feedback()
+    with redis.Redis.from_url(redis_url) as client:
+        (_, fields), *_ = client.xrevrange("rh1:route-feedback:{demo}")
+    assert json.loads(fields[b"feedback"])["signal"] == "withdrawn"
+    bad.click()
+    expect(bad).to_have_attribute("aria-pressed", "true")
+
+    tab.context.route("**/feedback", lambda route: route.abort())
+    good.click()
+    expect(tab.page.get_by_text("Not taken", exact=True)).to_be_visible()
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    expect(tab.page.get_by_text("Not taken", exact=True)).to_have_count(0)
