@@ -23,9 +23,10 @@ import msgspec
 from bench.data import data_file, json_lines
 from bench.measure import quantile
 from bench.report import options, picture, publish, table
-from bench.simulation import Arrival, Simulation, StepCost, simulate
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName, ServiceClass
+from scale.capacity import StepCost
+from scale.simulation import Arrival, Simulation, simulate
 
 FILE = "mooncake_conversation_trace.jsonl.gz"
 GREEDY = "greedy"

@@ -3,9 +3,10 @@
 The work that arrives, in replica-seconds a second, is the number of replicas that it keeps busy (Little's law):
 
     offered = max(EWMA over 20 s, over 120 s) + trend * start / 2 + backlog / 60 s
-    target  = max(ceil(offered / 0.85 + sqrt(offered) / 2) + spare, KV floor, adapter floor, min_replicas)
+    target  = max(ceil(offered / 0.85 + sqrt(offered) / 2) + spare, slot floor, KV floor, adapter floor, min_replicas)
 
-The square root is the staffing rule for random arrivals (Halfin and Whitt, 1981). Then:
+The square root is the staffing rule for random arrivals (Halfin and Whitt, 1981). The trend is that of the last minutes
+or, if it is the larger one and has been right of late, that of yesterday (`scale/seasons.py`). Then:
 
 * TTFT above its aim for a minute in which no replica starts adds one; below it, these go again one by one.
 * A pool shrinks to the largest target of the last 300 s, and only if the replicas that stay hold what is in flight.
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from scale.seasons import Season, observe, ratio
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
 
 AVERAGED_SECONDS = (20.0, 120.0, 600.0)
@@ -49,7 +51,7 @@ class ScalePolicy(Struct, frozen=True, kw_only=True):
     hold_seconds: float = 300.0
     """Time over whose largest target a pool shrinks."""
     in_flight_share: float = 0.9
-    """Most of the slots of those that stay that requests in flight may take when a pool shrinks."""
+    """Most of the slots that requests in flight are to take."""
     sleep_seconds: float = 600.0
     """Time without a request after which a pool whose `min_replicas` is 0 has none."""
     patience: int = 3
@@ -75,6 +77,8 @@ class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time since which it is below, or since the last one that went again."""
     extra: int = 0
     """Replicas added because of TTFT."""
+    season: Season = Season()
+    """Yesterday's work."""
     ready: int = 0
     """Ready replicas at the last look."""
     short_since: float | None = None
@@ -85,6 +89,7 @@ class ScaleReasonKind(enum.StrEnum):
     """Why a pool has the size that it has, in one word."""
 
     LOAD = "load"
+    SLOTS = "slots"
     KV = "kv"
     ADAPTERS = "adapters"
     TTFT = "ttft"
@@ -132,7 +137,7 @@ def decide(
     ready, starting = signal.of(ReplicaPhase.READY), signal.of(ReplicaPhase.STARTING)
     present = len(ready) + len(starting)
     if not signal.known or (memory.time is not None and signal.time <= memory.time):
-        return _hold(present, memory, bounds)
+        return _hold(signal, memory, bounds)
     reasons: list[ScaleReason] = []
     memory = _observe(signal, memory, present, policy)
     offered = _offered(signal, memory, policy)
@@ -140,24 +145,30 @@ def decide(
     targets = _window(memory.targets, signal.time, target, policy.hold_seconds)
     desired = max(size for _, size in targets)
     if desired > target:
-        reasons.append(_reason("hold", f"the target was {desired} within the last {policy.hold_seconds:.0f} s"))
+        reasons.append(
+            ScaleReason(ScaleReasonKind.HOLD, f"the target was {desired} within the last {policy.hold_seconds:.0f} s")
+        )
     desired = _bounded(desired, bounds, reasons)
-    desired, short_since = _fallback(signal, len(ready), desired, memory, policy, reasons)
+    desired, short_since = _fallback(signal, desired, memory, bounds, policy, reasons)
     desired = _affordable(desired, present, len(signal.of(ReplicaPhase.DRAINING)), bounds, reasons)
     most = min(bounds.max_replicas, bounds.affordable)
     victims = _victims(ready, len(ready) - desired, len(ready) - most, policy)
     if len(victims) < len(ready) - desired:
         desired = len(ready) - len(victims)
-        reasons.append(_reason("survivors", f"fewer than {desired} replicas would not hold what is in flight"))
+        reasons.append(
+            ScaleReason(ScaleReasonKind.SURVIVORS, f"fewer than {desired} replicas would not hold what is in flight")
+        )
     memory = replace(memory, targets=targets, desired=desired, ready=len(ready), short_since=short_since)
     return ScaleDecision(desired=desired, victims=victims, reasons=tuple(reasons), offered=offered), memory
 
 
-def _hold(present: int, memory: PoolMemory, bounds: PoolBounds) -> tuple[ScaleDecision, PoolMemory]:
-    kept = present if memory.desired is None else memory.desired
-    desired = int(min(max(kept, bounds.min_replicas), bounds.max_replicas, bounds.affordable))
-    reason = ScaleReason(ScaleReasonKind.NO_SIGNAL, f"no current figures: stays at {desired}", alert=True)
-    return ScaleDecision(desired=desired, reasons=(reason,)), memory
+def _hold(signal: PoolSignal, memory: PoolMemory, bounds: PoolBounds) -> tuple[ScaleDecision, PoolMemory]:
+    """Keep the size that there is, as far as bounds and budget allow."""
+    present = len(signal.replicas) - (draining := len(signal.of(ReplicaPhase.DRAINING)))
+    reasons = [ScaleReason(ScaleReasonKind.NO_SIGNAL, "no current figures: the size stays", alert=True)]
+    desired = _bounded(present if memory.desired is None else memory.desired, bounds, reasons)
+    desired = _affordable(desired, present, draining, bounds, reasons)
+    return ScaleDecision(desired=desired, reasons=tuple(reasons)), replace(memory, desired=desired)
 
 
 def _observe(signal: PoolSignal, memory: PoolMemory, present: int, policy: ScalePolicy) -> PoolMemory:
@@ -190,6 +201,7 @@ def _observe(signal: PoolSignal, memory: PoolMemory, present: int, policy: Scale
         memory,
         time=now,
         ewmas=ewmas,
+        season=observe(memory.season, now, rate),
         active=active,
         slow_since=slow_since,
         fast_since=fast_since,
@@ -205,7 +217,9 @@ def _offered(signal: PoolSignal, memory: PoolMemory, policy: ScalePolicy) -> flo
     fast, middle, slow = memory.ewmas
     # An average over t seconds lags a ramp by t seconds.
     trend = (middle - slow) / (AVERAGED_SECONDS[2] - AVERAGED_SECONDS[1])
-    return max(fast, middle) + max(0.0, trend) * policy.start_seconds / 2 + backlog
+    level = max(fast, middle)
+    seasonal = level * (ratio(memory.season, policy.start_seconds) - 1)
+    return level + max(0.0, trend * policy.start_seconds / 2, seasonal) + backlog
 
 
 def _target(
@@ -218,25 +232,35 @@ def _target(
     reasons: list[ScaleReason],
 ) -> int:
     if memory.active is not None and signal.time - memory.active >= policy.sleep_seconds and not bounds.min_replicas:
-        reasons.append(_reason("asleep", f"no request for {signal.time - memory.active:.0f} s"))
+        reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, f"no request for {signal.time - memory.active:.0f} s"))
         return 0
     sized = max(1, math.ceil(offered / policy.utilisation + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
     spare = f" and {bounds.spare} spare" if bounds.spare else ""
-    reasons.append(_reason("load", f"work keeps {offered:.1f} replicas busy: {sized} with room for chance{spare}"))
+    reasons.append(
+        ScaleReason(
+            ScaleReasonKind.LOAD, f"work keeps {offered:.1f} replicas busy: {sized} with room for chance{spare}"
+        )
+    )
     if signal.wanted and not ready:
-        reasons.append(_reason("waking", f"{signal.wanted} turns wait for a first replica"))
+        reasons.append(ScaleReason(ScaleReasonKind.WAKING, f"{signal.wanted} turns wait for a first replica"))
     target = sized
-    for kind, shares, what in (
-        ("kv", [each.kv_share for each in ready], "KV blocks"),
-        ("adapters", [each.adapter_share for each in ready], "memory for adapters"),
+    slots = [min(1.0, each.in_flight / each.slots) for each in ready if each.slots]
+    for kind, shares, most, what in (
+        (ScaleReasonKind.SLOTS, slots, policy.in_flight_share, "slots"),
+        (ScaleReasonKind.KV, [each.kv_share for each in ready], policy.kv_share, "KV blocks"),
+        (ScaleReasonKind.ADAPTERS, [each.adapter_share for each in ready], policy.kv_share, "memory for adapters"),
     ):
-        floor = math.ceil(sum(shares) / policy.kv_share - 1e-9)
+        floor = math.ceil(sum(shares) / most - 1e-9)
         if floor > target:
             target = floor
-            reasons.append(_reason(kind, f"{what} in use need {floor} replicas at {policy.kv_share:.0%} of each"))
+            reasons.append(ScaleReason(kind, f"{what} in use need {floor} replicas at {most:.0%} of each"))
     if memory.extra:
         target += memory.extra
-        reasons.append(_reason("ttft", f"{memory.extra} more because TTFT p95 was above {policy.ttft_target:g} s"))
+        reasons.append(
+            ScaleReason(
+                ScaleReasonKind.TTFT, f"{memory.extra} more because TTFT p95 was above {policy.ttft_target:g} s"
+            )
+        )
     return target
 
 
@@ -244,8 +268,8 @@ def _bounded(target: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int
     bounded = min(max(target, bounds.min_replicas), bounds.max_replicas)
     if bounded != target:
         which = "max_replicas" if bounded < target else "min_replicas"
-        kind = ScaleReasonKind.BOUNDS
-        reasons.append(ScaleReason(kind, f"{which} is {bounded}, not {target}", alert=bounded < target))
+        text = f"{which} is {bounded}, not {target}"
+        reasons.append(ScaleReason(ScaleReasonKind.BOUNDS, text, alert=bounded < target))
     return bounded
 
 
@@ -258,21 +282,23 @@ def _window(
 
 def _fallback(
     signal: PoolSignal,
-    ready: int,
     desired: int,
     memory: PoolMemory,
+    bounds: PoolBounds,
     policy: ScalePolicy,
     reasons: list[ScaleReason],
 ) -> tuple[int, float | None]:
     """Give up a target that is not met for long; return the desired size and the time since which it is not met."""
+    ready = len(signal.of(ReplicaPhase.READY))
     if desired <= ready:
         return desired, None
     since = memory.short_since if memory.short_since is not None and ready <= memory.ready else signal.time
-    if signal.time - since < policy.patience * policy.start_seconds or desired <= ready + 1:
+    least = max(ready + 1, bounds.min_replicas)
+    if signal.time - since < policy.patience * policy.start_seconds or desired <= least:
         return desired, since
-    text = f"no replica became ready for {signal.time - since:.0f} s: asks for {ready + 1} instead of {desired}"
+    text = f"no replica became ready for {signal.time - since:.0f} s: asks for {least} instead of {desired}"
     reasons.append(ScaleReason(ScaleReasonKind.STUCK, text, alert=True))
-    return ready + 1, since
+    return least, since
 
 
 def _affordable(desired: int, present: int, draining: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int:
@@ -302,7 +328,3 @@ def _victims(ready: Sequence[PoolReplica], count: int, forced: float, policy: Sc
             break
         victims.append(each.id)
     return tuple(victims)
-
-
-def _reason(kind: str, text: str) -> ScaleReason:
-    return ScaleReason(ScaleReasonKind(kind), text)

@@ -100,11 +100,21 @@ def test_the_victims_are_spot_machines_then_those_with_the_least_to_lose() -> No
 
 
 def test_nothing_shrinks_that_the_others_could_not_hold() -> None:
+    """A large spot machine would go first, but has more in flight than the small ones have slots for."""
+    large = PoolReplica(id="large", phase=ReplicaPhase.READY, age=1.0, slots=256, in_flight=100, spot=True)
+    pool = Pool((large, *ready(3, slots=32)))
+    for _ in range(40):
+        decision = pool.look()
+    assert (decision.desired, decision.victims) == (4, ())
+    assert "survivors" in kinds(decision)
+
+
+def test_slots_in_use_have_a_floor_of_their_own() -> None:
     pool = Pool(ready(4, in_flight=40))
     for _ in range(40):
         decision = pool.look()
     assert (decision.desired, len(decision.victims)) == (3, 1)
-    assert "survivors" in kinds(decision)
+    assert kinds(decision)[-1] == "slots"
 
 
 def test_starting_replicas_are_not_asked_for_again() -> None:

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from bench.simulation import Arrival, StepCost, simulate
 from engine.request import Request, RequestError
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.forecast import Forecast
 from engine.wire import PolicyName, SamplingParams
+from scale.capacity import StepCost
+from scale.simulation import Arrival, simulate
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts
 

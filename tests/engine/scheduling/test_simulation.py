@@ -1,4 +1,4 @@
-"""What the policies promise, proven on the real scheduler with simulated steps (`bench/simulation.py`)."""
+"""What the policies promise, proven on the real scheduler with simulated steps (`scale/simulation.py`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.simulation import Arrival, Simulation, StepCost, jain, simulate
 from engine.plan import StepPlan
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.fair import Fair
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import PolicyName
+from scale.capacity import StepCost
+from scale.simulation import Arrival, Simulation, jain, simulate
 
 COST = StepCost(base=0.01, token=2e-5, row=5e-5)
 """About those of a small model on a GPU."""

@@ -17,6 +17,7 @@ from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import ModelInfo, SamplingParams, ServiceClass
+from scale.capacity import StepCost
 
 OUTPUT_COST = 2
 """Cost of an output token, in input tokens, where services are compared."""
@@ -33,18 +34,6 @@ class Arrival:
     service: ServiceClass = "standard"
     weight: float = 1.0
     queue_timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds of a step: `base + token * tokens + row * rows`."""
-
-    base: float
-    token: float
-    row: float
-
-    def seconds(self, plan: StepPlan) -> float:
-        return self.base + self.token * plan.tokens + self.row * len(plan.rows)
 
 
 @dataclass(slots=True)
@@ -109,12 +98,23 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
+def simulated_model(context: int = 1_000_000) -> ModelInfo:
+    """Return a model that a scheduler can be made for. `context`: most tokens of a request."""
+    return ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
+
+
+def kv_bytes(plan: StepPlan, token_bytes: int) -> int:
+    """Return the bytes of keys and values that a step reads."""
+    return token_bytes and token_bytes * sum(row.start + row.count for row in plan.rows)
+
+
 def simulate(
     arrivals: Iterable[Arrival],
     config: SchedulerConfig,
     cost: StepCost,
     *,
     context: int = 1_000_000,
+    kv_token_bytes: int = 0,
     window: float = 1.0,
     observe: Callable[[Scheduler, StepPlan, float], None] | None = None,
 ) -> Simulation:
@@ -122,11 +122,11 @@ def simulate(
 
     Args:
         context: most tokens of a request.
+        kv_token_bytes: bytes of keys and values of a token, for a cost that counts them.
         window: seconds over which services are compared.
         observe: called with the scheduler, every plan before its commit, and the time when it began.
     """
-    model = ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
-    scheduler, deadlines = Scheduler(config, model), Deadlines()
+    scheduler, deadlines = Scheduler(config, simulated_model(context)), Deadlines()
     coming = sorted(arrivals, key=lambda arrival: arrival.at)
     outcomes = [ArrivalOutcome(arrival) for arrival in coming]
     run = Simulation(outcomes)
@@ -137,7 +137,7 @@ def simulate(
         if not len(scheduler):
             now = max(now, coming[index].at)
         while index < len(coming) and coming[index].at <= now:
-            request = _request(coming[index], str(index))
+            request = request_of(coming[index], str(index))
             try:
                 scheduler.add(request, now)
                 deadlines.add(request, len(scheduler))
@@ -154,7 +154,7 @@ def simulate(
         if observe is not None:
             observe(scheduler, plan, now)
         services.begin(now, scheduler)
-        seconds = cost.seconds(plan)
+        seconds = cost.seconds(plan.tokens, len(plan.rows), kv_bytes(plan, kv_token_bytes))
         now += seconds
         run.seconds += seconds
         run.tokens += plan.tokens
@@ -211,7 +211,7 @@ class _Services:
                 del self._most[request.id]
 
 
-def _request(arrival: Arrival, id: str) -> Request:
+def request_of(arrival: Arrival, id: str) -> Request:
     return Request(
         id,
         arrival.prompt,
