@@ -75,6 +75,8 @@ def refusal(
     )
     error.limit = gauge.name
     error.headers |= headers(read(subjects, counters, soft))
+    reached = f"{gauge.name}; subject={subject.name}; used={gauge.used}; limit={gauge.limit}"
+    error.headers["x-roundhouse-limit-reached"] = reached
     return error
 
 

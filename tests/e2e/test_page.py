@@ -224,11 +224,30 @@ def test_a_refused_question_says_why_and_can_be_retried(tab: Visit, server: Scri
     expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
+FAILURES = {
+    "spend_per_day; subject=tenant": (41_944, "Your organisation's budget of today is spent. Try again (at|on) "),
+    "output_tokens_per_minute; subject=key:ci": (7, "This key's share of text to write .* Try again in 7 s."),
+    "concurrent_turns; subject=user:ann": (2, "As many answers as your limit allows"),
+}
+
+
+@pytest.mark.parametrize("limit", FAILURES)
+def test_limits_speak_to_people(tab: Visit, server: ScriptedServer, limit: str) -> None:
+    """No name of a setting, no raw seconds, no micro-dollars."""
+    seconds, words = FAILURES[limit]
+    refusal = RateLimited(f"{limit} is reached: 13765 of 20000 micro-dollars", retry_after=seconds)
+    refusal.headers["x-roundhouse-limit-reached"] = f"{limit}; used=13765; limit=20000"
+    server.pipeline.answers["hello"] = Answer(refusal=refusal)
+    ask(tab.page, "hello")
+    expect(tab.page.get_by_role("alert")).to_contain_text(re.compile(words))
+    assert not re.search(r"_|\d{3}|micro", tab.page.get_by_role("alert").inner_text())
+
+
 def test_an_answer_that_fails_half_way_keeps_its_text(tab: Visit, server: ScriptedServer) -> None:
     """The failed turn is not part of the conversation that the next question continues."""
     server.pipeline.answers["break"] = Answer(text="Half an ans", failure=EngineFailed("the engine went away"))
     ask(tab.page, "break")
-    expect(tab.page.get_by_role("alert")).to_contain_text("The engine went away.")
+    expect(tab.page.get_by_role("alert")).to_contain_text("The model that was answering failed. What it said so far is kept")
     expect(answer(tab.page)).to_have_text("Half an ans")
     ask(tab.page, "next")
     answered(tab.page)

@@ -92,6 +92,7 @@ def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
         "spend_per_day of the tenant is reached: 22 of 30 are used or held by running turns, and this request may need "
         "11; try again in 1h2m3s"
     )
+    assert spent.headers["x-roundhouse-limit-reached"] == "spend_per_day; subject=tenant; used=22; limit=30"
     sockets = refusal([LimitSubject("key:ci", KEY_QUOTA)], [Counters(sockets=1)], Amounts(sockets=1), 0.8)
     assert sockets.message == "open_sockets of key:ci is reached: 1 of 1 are open; try again in 1s"
 

@@ -1,6 +1,7 @@
 /** One question and its answer on the page. */
 
 import { el, icon } from "./dom.js";
+import { failureText } from "./failures.js";
 import { drawWithin } from "./formulas.js";
 import { highlightWithin } from "./highlight.js";
 import { routeCard } from "./route-card.js";
@@ -13,12 +14,6 @@ const NOTES = {
 };
 
 const RATINGS = { up: "Good answer", down: "Bad answer" };
-
-/** What a failure's code means for a reader, where the server's message speaks to programs. */
-const WORDS = {
-  response_not_found: "The connection was away for too long: the rest of this answer is no longer on the server.",
-  draining: "The server is restarting.",
-};
 
 export class TurnView {
   /**
@@ -116,13 +111,12 @@ export class TurnView {
   #showFailure() {
     const { failure } = this.turn;
     if (!failure) return;
-    const wait = failure.retryAfter ? ` Try again in ${failure.retryAfter} s.` : "";
     this.failure.replaceChildren(
       el(
         "div",
         { class: "failure", role: "alert" },
         icon("alert"),
-        el("p", {}, sentence(WORDS[failure.code] ?? failure.message) + wait),
+        el("p", {}, failureText(failure, new Date())),
         this.last ? button("retry", "retry", "Retry") : null,
       ),
     );
@@ -146,12 +140,6 @@ function question(text) {
   toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
   fold(true);
   return [shown, toggle];
-}
-
-/** Make a server's message a sentence. */
-function sentence(message) {
-  const text = message.charAt(0).toUpperCase() + message.slice(1);
-  return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
 const button = (action, symbol, label) =>

@@ -10,6 +10,7 @@
  * @property {string} message
  * @property {string | null} code
  * @property {number | null} retryAfter seconds
+ * @property {{name: string, subject: string} | null} [limit] the limit that was reached, and whose it is
  *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
@@ -197,7 +198,14 @@ function finish(turn, response, now) {
 
 function failureOf(error) {
   const after = Number(error.headers?.["retry-after"]);
-  return { message: error.message, code: error.code, retryAfter: Number.isFinite(after) ? after : null };
+  const [name, ...values] = (error.headers?.["x-roundhouse-limit-reached"] ?? "").split("; ");
+  const subject = values.find((value) => value.startsWith("subject="))?.slice("subject=".length);
+  return {
+    message: error.message,
+    code: error.code,
+    retryAfter: Number.isFinite(after) ? after : null,
+    limit: subject ? { name, subject } : null,
+  };
 }
 
 function move(turn, status) {
