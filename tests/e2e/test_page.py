@@ -247,7 +247,9 @@ def test_an_answer_that_fails_half_way_keeps_its_text(tab: Visit, server: Script
     """The failed turn is not part of the conversation that the next question continues."""
     server.pipeline.answers["break"] = Answer(text="Half an ans", failure=EngineFailed("the engine went away"))
     ask(tab.page, "break")
-    expect(tab.page.get_by_role("alert")).to_contain_text("The model that was answering failed. What it said so far is kept")
+    expect(tab.page.get_by_role("alert")).to_contain_text(
+        "The model that was answering failed. What it said so far is kept"
+    )
     expect(answer(tab.page)).to_have_text("Half an ans")
     ask(tab.page, "next")
     answered(tab.page)
