@@ -25,6 +25,7 @@
  * @property {number} sequence number of the last event seen
  * @property {object | null} route the last `roundhouse.route` event
  * @property {object | null} usage
+ * @property {number | null} [cost] micro-dollars; null where the model has no price
  * @property {object | null} limits
  * @property {Failure | null} failure
  * @property {"up" | "down" | null} rating what the user has told the server of the answer
@@ -188,6 +189,7 @@ export function speed(turn) {
 function finish(turn, response, now) {
   move(turn, response.status);
   turn.usage = response.usage;
+  turn.cost = response.roundhouse?.cost_microdollars ?? null;
   turn.endedAt = now;
   turn.continuable = response.status !== "failed";
   if (response.status === "failed") {
