@@ -31,6 +31,7 @@ from gateway.cli.backup_file import (
 from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import Settings, SettingsError
 from gateway.engines.adapters import registry_url
+from gateway.storage.backups import note_backup
 
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 _PATIENCE = 30.0
@@ -49,8 +50,8 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
     settings = load_settings(config)
     families = [*backup_keys.FAMILIES, *(backup_keys.MORE if everything else ())]
 
-    async def write(redis: Redis, out: BackupWriter) -> tuple[int, int]:
-        seconds, micro = await redis.time()
+    async def write(client: Redis, out: BackupWriter) -> tuple[int, int]:
+        seconds, micro = await client.time()
         with _progress(TextColumn("{task.completed} keys")) as progress:
             out.write(
                 BackupHeader(
@@ -61,12 +62,15 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
                 )
             )
             tasks = {family: progress.add_task(family, total=None) for family in families}
-            await backup_keys.copy_all(redis, out, families, lambda family: progress.advance(tasks[family]))
-            return out.keys, out.end()
+            await backup_keys.copy_all(client, out, families, lambda family: progress.advance(tasks[family]))
+            size = out.end()
+            with contextlib.suppress(redis.RedisError):  # a replica takes no writes
+                await note_backup(client, seconds)
+            return out.keys, size
 
     try:
         with BackupWriter(file) as out, _server(settings):
-            count, size = with_redis(settings, lambda redis: write(redis, out))
+            count, size = with_redis(settings, lambda client: write(client, out))
     except FileExistsError:
         raise click.ClickException(f"{file} exists; it is not overwritten") from None
     except backup_keys.DirectoryChanges:

@@ -77,6 +77,7 @@ FIRING: dict[str, list[tuple[Series, int]]] = {
     "RoundhouseDirectoryStale": [({'roundhouse_directory_age_seconds{instance="a"}': "90x20"}, 2)],
     "RoundhouseDirectorySetBack": [({'roundhouse_directory_set_back{instance="a"}': "1x20"}, 2)],
     "RoundhouseConfigurationInvalid": [({'roundhouse_config_valid{instance="a"}': "0x20"}, 6)],
+    "RoundhouseBackupOld": [({'roundhouse_backup_timestamp_seconds{instance="a"}': "1x1500"}, 1455)],
 }
 """By alert, what fires it, and by which minute."""
 IMPLIED = {
@@ -101,6 +102,7 @@ HEALTHY: Series = {
     'roundhouse_directory_age_seconds{instance="a"}': "5x40",
     'roundhouse_directory_set_back{instance="a"}': "0x40",
     'roundhouse_config_valid{instance="a"}': "1x40",
+    'roundhouse_backup_timestamp_seconds{instance="a"}': "0x40",
     **slow("roundhouse_redis_seconds", 'instance="a"', 0.005),
     **slow("roundhouse_overhead_seconds", 'stage="all",instance="a"', 0.005),
 }

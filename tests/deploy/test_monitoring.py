@@ -66,10 +66,11 @@ def test_every_metric_and_label_that_is_asked_for_exists(where: str, expression:
 def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
     """A new metric is shown, or somebody has decided that it is not."""
     left_out = {
-        "roundhouse_background_failures",
+        "roundhouse_background_failures", "roundhouse_backup_timestamp_seconds",
         "roundhouse_config_changed_timestamp_seconds", "roundhouse_config_reloads", "roundhouse_config_valid",
         "roundhouse_directory_set_back", "roundhouse_directory_unconfirmed_changes",
-        "roundhouse_engine_leases_refused", "roundhouse_engine_lent_blocks", "roundhouse_engine_preemptions",
+        "roundhouse_engine_leases", "roundhouse_engine_leases_refused", "roundhouse_engine_lent_blocks",
+        "roundhouse_engine_preemptions",
         "roundhouse_engine_waiting_tokens", "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
         "roundhouse_redis_up",
         "roundhouse_websocket_closed",

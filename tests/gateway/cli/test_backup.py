@@ -111,6 +111,7 @@ async def test_everything_comes_back_and_nothing_else(redis: Redis, redis_url: s
     assert done.exit_code == 0, done.output
     async with Redis.from_url(second) as other:
         before, after = await contents(redis), await contents(other)
+        assert int(before.pop(b"rh1:backup")) == pytest.approx((await redis.time())[0], abs=60)
         spent = b"rh1:limit:{acme}"
         for key in (b"rh1:resp:{acme}:1", b"rh1:limit-held:{acme}", b"rh1:limit-lease:{acme}", spent):
             before.pop(key)
