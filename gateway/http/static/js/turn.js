@@ -14,6 +14,7 @@
  *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
+ * @property {string | null} parent the turn that this one follows
  * @property {string} question
  * @property {string} model what was asked for: `auto`, a tier or a model's name
  * @property {boolean} fresh whether the response cache must not answer
@@ -45,12 +46,13 @@ const NEXT = {
 };
 
 /**
- * @param {{id: string, question: string, model: string, fresh?: boolean, now: number}} given
+ * @param {{id: string, parent: string | null, question: string, model: string, fresh?: boolean, now: number}} given
  * @returns {Turn}
  */
-export function newTurn({ id, question, model, fresh = false, now }) {
+export function newTurn({ id, parent, question, model, fresh = false, now }) {
   return {
     id,
+    parent,
     question,
     model,
     fresh,
