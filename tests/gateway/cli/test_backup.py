@@ -19,12 +19,11 @@ from gateway.cli import backup_keys
 from gateway.cli.backup_file import BackupHeader, BackupWriter, DamagedBackup, KeyFrame, PartFrame, read
 from gateway.cli.root import main
 from gateway.config.settings import Settings, TurnSettings, UsageSettings
-from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.limiter import Limiter
 from gateway.processes.redis_server import claim
 from gateway.protocol.requests import Message
 from gateway.records.directory import Key, Tenant
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
 from gateway.turns.conversations import Conversations
 from gateway.turns.seal import Seal
 from tests.conftest import redis_server
