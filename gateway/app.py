@@ -306,7 +306,7 @@ async def _services(
     ledger = await start(Ledger(reader, settings.usage, folder, replicas(settings), limiter.charge_lost))
     metrics.redis.watch_directory(lambda: directory.unconfirmed)
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
-    tls = settings.engine_tls.files()
+    tls = settings.engine_tls
     engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls, arrivals.coming))
     await start(LeasedEngines(redis, derive(secret, "engines"), engines, metrics.engines))
     adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))

@@ -89,7 +89,7 @@ def main(**values: Any) -> None:
     # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
-    server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(3)}", prepare=prepare)
+    server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(6)}", prepare=prepare)
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
     except (NotEnoughMemory, CheckpointError) as error:

@@ -75,13 +75,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Pool that the engine belongs to: a gateway's tier, such as small. Its processes are known as "
-            "<pool>-<6 hex digits>."
+            "<pool>-<12 hex digits>."
         ),
     ] = "engine"
     register: Annotated[
         str | None,
         Meta(
-            description="Redis of the gateways (redis://, rediss:// or unix://), in which the engine announces itself, "
+            description="Redis of the gateways, as their redis.url names it, in which the engine announces itself, "
             "see [operating.md](operating.md#engines-that-announce-themselves); also ROUNDHOUSE_REGISTER, for an "
             "address with a password.",
             extra={"metavar": "URL", "envvar": "ROUNDHOUSE_REGISTER"},
