@@ -31,6 +31,7 @@ from gateway.cli.backup_file import (
 from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import Settings, SettingsError
 from gateway.engines.adapters import registry_url
+from gateway.storage import presence
 from gateway.storage.backups import note_backup
 
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
@@ -84,16 +85,19 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
 @_file
 @config_option
 @click.option("--force", is_flag=True, help="Delete what this Redis holds of the same kinds first.")
-def restore(file: Path, config: str | None, force: bool) -> None:
+@click.option("--with-gateways", is_flag=True, help="With --force, also while gateways run; restart each afterwards.")
+def restore(file: Path, config: str | None, force: bool, with_gateways: bool) -> None:
     """Write what `roundhouse backup` has written to FILE into an empty Redis, and verify the audit log.
 
-    Stop all gateways first. The file is checked as a whole before anything is written. Where `serve` starts Redis, this
-    command starts it for as long as it runs.
+    Stop all gateways first: while one runs, nothing is deleted. The file is checked as a whole before anything is
+    written. Where `serve` starts Redis, this command starts it for as long as it runs.
     """
     settings = load_settings(config)
     try:
         with _server(settings):
             header = _checked(file, settings)
+            if force and not with_gateways:
+                with_redis(settings, _check_gateways)
             kept, last = with_redis(settings, lambda redis: _restore(redis, file, header, settings, force))
     except DamagedBackup as error:
         raise click.ClickException(f"{file}: {error}") from error
@@ -103,6 +107,18 @@ def restore(file: Path, config: str | None, force: bool) -> None:
     click.echo(f"{kept} keys of {when} are restored; the audit log is whole and ends at entry {last}")
     if missing := sorted(header.adapters.keys() - _adapters(settings).keys()):
         click.echo(f"these adapters have to be registered again: {', '.join(missing)}", err=True)
+
+
+async def _check_gateways(redis: Redis) -> None:
+    """
+    Raises:
+        ClickException: gateways use this Redis, or did within the last ten seconds.
+    """
+    if living := sorted(await presence.read(redis)):
+        raise click.ClickException(
+            f"{len(living)} gateways use this Redis ({', '.join(living[:3])}{', ...' if living[3:] else ''}); stop all "
+            "of them, wait ten seconds and try again, or restore all the same --with-gateways, and restart them"
+        )
 
 
 def _checked(file: Path, settings: Settings) -> BackupHeader:
