@@ -171,6 +171,7 @@ async def _serve(
     try:
         async with server.listening(options.listen, tls) as address, contextlib.AsyncExitStack() as stack:
             loop.add_signal_handler(signal.SIGTERM, terminate)
+            await stack.enter_async_context(server.probed(options.probes))
             if announcer is not None:
                 lease = partial(_lease, server, core.model, options, address)
                 await stack.enter_async_context(announcer.announced(lease))
