@@ -81,7 +81,7 @@ async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
     for pool in gateway.engines.pools:
         gateway.metrics.turns.expect(pool.tier)
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
-        gateway.metrics.engines.announced(pool.tier, pool.leases)
+        gateway.metrics.engines.announced(pool.tier, pool.leases.values())
         if pool.may_sleep:
             gateway.metrics.engines.wanted(pool.tier, gateway.wanted.waiting(pool.tier))
         for engine in pool.engines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -52,7 +52,7 @@ class EngineMetrics:
         if engine in self._engines or len(self._engines) < MAX_SERIES:
             self._engines[engine] = (up, load)
 
-    def announced(self, tier: str, leases: Sequence[Lease]) -> None:
+    def announced(self, tier: str, leases: Iterable[Lease]) -> None:
         """Take over the leases of a tier; called when the page is read."""
         self._announced[tier] = Counter((lease.zone, lease.state) for lease in leases)
 
