@@ -69,8 +69,7 @@ class PlannedGateway:
                 await self._welcome(gateway, plan)
                 self._newest = plan.settings
                 same = plan.settings == self.configuration.settings
-                changed = [] if same else await self.configuration.reload()
-                return CommandResult(changed, tenants=bool(gateway.view.tenants()))
+                return CommandResult(changed=[] if same else await self.configuration.reload())
             except (SettingsError, OSError, ValueError) as error:
                 return CommandResult(error=str(error))
 

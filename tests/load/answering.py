@@ -203,13 +203,12 @@ def _chunk(chunk: Event) -> bytes:
 
 
 @contextlib.contextmanager
-def answering_server(certificate: str | None = None) -> Iterator[tuple[AnsweringServer, str]]:
-    """Serve from a thread, with TLS if there is a file with a certificate and its key; gives the state and address."""
+def answering_server() -> Iterator[tuple[AnsweringServer, str]]:
+    """Serve from a thread; gives the state, and the address."""
     state = AnsweringServer()
-    config = uvicorn.Config(
-        state.app, host="127.0.0.1", port=0, log_level="error", ws="websockets-sansio", ssl_certfile=certificate
+    server = uvicorn.Server(
+        uvicorn.Config(state.app, host="127.0.0.1", port=0, log_level="error", ws="websockets-sansio")
     )
-    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -217,7 +216,7 @@ def answering_server(certificate: str | None = None) -> Iterator[tuple[Answering
             assert thread.is_alive()
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield state, f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
+        yield state, f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

@@ -11,9 +11,7 @@ _OVERHEAD_SECONDS = (
 )
 
 
-_UNROUTED = ("refused", "unavailable")
-"""Outcomes of turns that no tier has answered."""
-_OUTCOMES = ("completed", "incomplete", "blocked", "cancelled", "failed", *_UNROUTED)
+_OUTCOMES = ("completed", "incomplete", "blocked", "cancelled", "failed", "refused")
 
 
 class TurnMetrics:
@@ -22,7 +20,7 @@ class TurnMetrics:
     def __init__(self, registry: MetricRegistry) -> None:
         self._turns = registry.counter(
             "roundhouse_turns",
-            f"Turns ended, by tier and outcome ({', '.join(_OUTCOMES)}: no engine could answer in time).",
+            f"Turns ended, by tier and outcome ({', '.join(_OUTCOMES)}).",
             "tier outcome",
         )
         self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
@@ -54,7 +52,7 @@ class TurnMetrics:
     def expect(self, tier: str) -> None:
         """Begin the series of a tier that serves at 0, so that the first failure is a rise."""
         for outcome in _OUTCOMES:
-            self._turns("" if outcome in _UNROUTED else tier, outcome)
+            self._turns("" if outcome == "refused" else tier, outcome)
         self._moves(tier)
 
     def started(self) -> None:

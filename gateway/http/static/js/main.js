@@ -71,32 +71,19 @@ const conversation = new Conversation(
       view.list(conversation.turns);
       composer.setBusy(conversation.active !== undefined);
     },
-    save: (saved) => saveTurns(ofTab, saved),
+    save: (turns) => saveTurns(ofTab, turns),
   },
   loadTurns(ofTab),
 );
 
 const composer = new Composer(
   { form: byId("composer"), message: byId("message"), send: byId("send") },
-  {
-    draft: remembered(ofTab, "draft"),
-    onsend: ask,
-    onstop: () => conversation.stop(),
-    onuse,
-    onup: () => view.editLast(),
-  },
+  { draft: remembered(ofTab, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse },
 );
 
 const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
-  {
-    context,
-    versions: (turn) => conversation.tree.versions(turn),
-    onretry: (turn) => asked(() => conversation.retry(turn, models.value())),
-    onedit: (turn, question) => asked(() => conversation.edit(turn, question, models.value())),
-    onwalk: (turn, step) => conversation.walk(turn, step),
-    onrate: rate,
-  },
+  { context, onretry: retry, onrate: rate },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
@@ -110,27 +97,21 @@ const offerExamples = exampleQuestions(byId("examples"), {
     ask(question);
   },
 });
-addEventListener("keydown", (event) => {
-  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const branching = conversation.turns.findLast((turn) => conversation.tree.versions(turn).length > 1);
-  if (!event.altKey || step === undefined || !branching) return;
-  event.preventDefault();
-  conversation.walk(branching, step);
-});
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
 
 start();
 
 function ask(question) {
-  asked(() => conversation.ask(question, models.value()));
-}
-
-/** After a question the focus is where the next one is written, also if the button that had it is gone. */
-function asked(asking) {
-  asking();
+  conversation.ask(question, models.value());
   toEnd();
   composer.focus();
+}
+
+function retry() {
+  conversation.retry(models.value());
+  toEnd();
+  composer.focus(); // the button that had it is gone
 }
 
 /** Whether the server has taken the rating. */

@@ -32,15 +32,14 @@ const MAX_CHARACTERS = 1_000_000;
 
 /**
  * @param {Storage} storage
- * @returns {import("./tree.js").Saved}
+ * @returns {import("./turn.js").Turn[]}
  */
 export function loadTurns(storage) {
-  const nothing = { turns: [], leaf: null };
   try {
-    const saved = JSON.parse(storage.getItem(CONVERSATION) ?? "null");
-    return Array.isArray(saved?.turns) ? saved : nothing;
+    const turns = JSON.parse(storage.getItem(CONVERSATION) ?? "[]");
+    return Array.isArray(turns) ? turns : [];
   } catch {
-    return nothing;
+    return [];
   }
 }
 
@@ -48,13 +47,13 @@ export function loadTurns(storage) {
  * Keep the newest turns, as many as fit.
  *
  * @param {Storage} storage
- * @param {import("./tree.js").Saved} saved
+ * @param {import("./turn.js").Turn[]} turns
  */
-export function saveTurns(storage, { turns, leaf }) {
+export function saveTurns(storage, turns) {
   let kept = newest(turns);
   while (kept.length > 0) {
     try {
-      storage.setItem(CONVERSATION, JSON.stringify({ turns: kept, leaf }));
+      storage.setItem(CONVERSATION, JSON.stringify(kept));
       return;
     } catch {
       // The browser's quota is smaller than ours: half as many.
