@@ -46,9 +46,8 @@ from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Rea
 from engine.wire import decode_client_frame as decode
 from engine.wire import encode as frame
 from gateway.config.settings import DEMO
-from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.script import SCRIPT, arguments, keys
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
 
 SUBJECTS = ("roundhouse", "litellm")
 TOKENS = 32

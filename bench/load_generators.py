@@ -4,7 +4,7 @@
     python -m bench.load_generators             results in bench/results/load.md
 
 Both send the same number of chat completions per second, evenly, by turns. In the second part the stub is stopped for
-a second during each run (SIGSTOP): what users would have waited is arithmetic.
+a second during each run (SIGSTOP): what users would have waited is known.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bench.report import Environment, options, publish, table
 from bench.servers import ROOT, free_port, process, wait_for
 from gateway.config.settings import DEMO
 from load.report.document import LoadReport
+from load.statistics import Quantiles
 
 TTFT, ITL, CHUNKS = 0.2, 0.02, 32
 """Seconds before the stub's first chunk and between chunks, and the number of chunks."""
@@ -159,25 +160,35 @@ def _connections(port: int) -> int:
 
 
 def expected(rate: float, turns: int) -> GeneratorRow:
-    """Return what users of the stub see when it is stopped once: arithmetic, for evenly spread turns.
+    """Return what users of the stub see when it is stopped once, a third of the way, between two turns.
 
-    A turn that is due in the stop begins at its end. One that is waiting for a chunk when the stop begins gets that
-    chunk at the end, unless it is due later, and then the others at their pace.
+    A turn that is due in the stop begins at its end; chunks that are due in the stop come at its end.
     """
-    begun_late = STALL**2 / 2
-    first_late = TTFT * (STALL - TTFT / 2)
-    chunk_late = ITL * (STALL - ITL / 2)
-    more = rate / turns
+    stop = (turns // 3 + 0.5) / rate
+
+    def happens(due: float) -> float:
+        return stop + STALL if stop <= due < stop + STALL else due
+
+    ttft, tpot, e2e = [], [], []
+    for number in range(turns):
+        due = number / rate
+        begun = happens(due)
+        first, last = happens(begun + TTFT), happens(begun + TTFT + (CHUNKS - 1) * ITL)
+        ttft.append(first - due)
+        tpot.append((last - first) / (CHUNKS - 1))
+        e2e.append(last - due)
+    found = Quantiles.of(ttft)
+    assert found is not None
     return GeneratorRow(
-        generator="arithmetic",
+        generator="what there is to see",
         stalled=True,
         turns=turns,
-        ttft_mean=1000 * (TTFT + more * (begun_late + first_late)),
-        ttft_p50=1000 * TTFT,
-        ttft_p95=1000 * TTFT,
-        ttft_max=1000 * (TTFT + STALL),
-        tpot_mean=1000 * (ITL + more * chunk_late),
-        e2e_mean=1000 * (TTFT + (CHUNKS - 1) * (ITL + more * chunk_late) + more * (begun_late + first_late)),
+        ttft_mean=1000 * found.mean,
+        ttft_p50=1000 * found.p50,
+        ttft_p95=1000 * found.p95,
+        ttft_max=1000 * found.maximum,
+        tpot_mean=1000 * statistics.fmean(tpot),
+        e2e_mean=1000 * statistics.fmean(e2e),
     )
 
 

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import time
 from pathlib import Path
 from typing import cast
 
@@ -45,7 +46,7 @@ class Upstream(asyncio.Protocol):
 
     Args:
         ttft: seconds before the first chunk.
-        itl: seconds between chunks.
+        itl: seconds from when a chunk is due until the next one is.
     """
 
     def __init__(self, chunks: int, ttft: float, itl: float) -> None:
@@ -76,11 +77,13 @@ class Upstream(asyncio.Protocol):
         self._transport.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
-        await asyncio.sleep(self._ttft)
+        begun = time.perf_counter()
         for index in range(self._chunks):
+            # Not a pause after the one before: a busy machine would add to each.
+            due = begun + self._ttft + index * self._itl
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
             delta = {"content": WORD} if index else {"role": "assistant", "content": WORD}
             self._event({"index": 0, "delta": delta, "finish_reason": None})
-            await asyncio.sleep(self._itl if index < self._chunks - 1 else 0)
         self._event({"index": 0, "delta": {}, "finish_reason": "stop"})
         self._chunk(b"data: [DONE]\n\n")
         self._transport.write(b"0\r\n\r\n")

@@ -249,7 +249,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     connections = SocketConnections(settings, identity, tickets, turns, metrics, limiter, view)
     heartbeat = Heartbeat(presence.id, services.engines, metrics.activity)
-    presence.on_death.append(lambda gateway: services.ledger.search())
+    _notice_deaths(presence, services)
     presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
     await starter.start(presence)
     stack.push_async_callback(turns.aclose)
@@ -301,10 +301,12 @@ async def _services(
     statistics, violations, decisions = CacheCounter(redis), Violations(redis), DecisionLog(redis)
     await starter.repeat("cache statistics", statistics.flush, 1.0)
     await starter.repeat("violations", violations.flush, 0.2)
-    ledger = await start(Ledger(reader, settings.usage, Path(settings.redis.data, "usage"), replicas(settings)))
+    limiter = await start(Limiter(redis, settings, gateways=lambda: presence.gateways))
+    folder = Path(settings.redis.data, "usage")
+    ledger = await start(Ledger(reader, settings.usage, folder, replicas(settings), limiter.charge_lost))
     metrics.redis.watch_directory(lambda: directory.unconfirmed)
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
-    tls = settings.engine_tls.files()
+    tls = settings.engine_tls
     engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls, arrivals.coming))
     await start(LeasedEngines(redis, derive(secret, "engines"), engines, metrics.engines))
     adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))
@@ -312,10 +314,7 @@ async def _services(
     engines.controls = view.replicas
     await start(OperatorDrains(engines))
     cache = ResponseCache(redis, **settings.cache.bounds)
-    embedder = None
-    if settings.embedder.enabled and settings.embedder.address is not None:
-        at = Path(settings.embedder.address.removeprefix("unix://"))
-        embedder = await start(EmbedderClient(at, on_fault=failure_reporter("embedder")))
+    embedder = await _embedder(settings, starter)
     shadows = await start(Shadows(engines, adapters, view, embedder, metrics))
     canaries = Canaries(redis, directory, view, metrics, shadows)
     await starter.repeat("canaries", canaries.flush, 1.0)
@@ -329,7 +328,7 @@ async def _services(
         engines=engines,
         wanted=await start(WantedPools(redis)),
         adapters=adapters,
-        limiter=await start(Limiter(redis, settings, gateways=lambda: presence.gateways)),
+        limiter=limiter,
         response_cache=cache,
         flights=await start(Flights(cache)),
         statistics=statistics,
@@ -344,6 +343,20 @@ async def _services(
         embedder=embedder,
         similar=None if similar is None else await start(similar),
     )
+
+
+def _notice_deaths(presence: Presence, services: Services) -> None:
+    """Have the parts act that owe something to gateways that die, or to this one if it was taken for dead."""
+    presence.on_death += [lambda gateway: services.ledger.search(), services.limiter.died]
+    presence.on_return.append(services.limiter.returned)
+
+
+async def _embedder(settings: Settings, starter: _Starter) -> EmbedderClient | None:
+    """Make and start the client of the embedder, if there is one."""
+    if not settings.embedder.enabled or settings.embedder.address is None:
+        return None
+    at = Path(settings.embedder.address.removeprefix("unix://"))
+    return await starter.start(EmbedderClient(at, on_fault=failure_reporter("embedder")))
 
 
 async def _pipeline(services: Services, settings: Settings) -> Pipeline:

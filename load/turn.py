@@ -34,9 +34,7 @@ class TurnRunner:
         redact: takes secrets out of what servers say.
     """
 
-    def __init__(
-        self, pool: ChannelPool, extra: dict[str, Any], limit: float, redact: Callable[[str], str] = str
-    ) -> None:
+    def __init__(self, pool: ChannelPool, extra: dict[str, Any], limit: float, redact: Callable[[str], str]) -> None:
         self._pool = pool
         self._extra = extra
         self._limit = limit

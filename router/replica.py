@@ -3,7 +3,8 @@
 `score = matched prompt / prompt - beta * relative load - gamma * error rate`, of the replicas whose load lies within a
 window of the least loaded one. Longest prefix alone sends everything to one replica; load alone throws the prefix
 caches away. Where no replica knows any of the prompt, two are drawn and the better one gets it (the power of two
-choices: Mitzenmacher, 2001), so that gateways that see the same loads do not all choose the same replica.
+choices: Mitzenmacher, 2001), so that gateways that see the same loads do not all choose the same replica. Of equal ones
+those in the gateway's zone come first, then, for a request of the premium class, those on machines that stay.
 
 The score is that of vLLM's production stack (`loadaware`), with load relative to the work that the request itself
 brings: on an idle pool a known prefix is worth as many tokens of waiting as it saves.
@@ -35,6 +36,10 @@ class Replica(Struct, frozen=True, kw_only=True):
     """Share of the replica's latest requests that failed, in [0, 1]."""
     sticky: bool = False
     """Whether the replica answered this conversation's last turn."""
+    near: bool = False
+    """Whether the replica is in the gateway's zone."""
+    spot: bool = False
+    """Whether the replica's machine may be taken away at short notice."""
 
 
 class ReplicaPolicy(Struct, frozen=True, kw_only=True):
@@ -87,7 +92,13 @@ class ReplicaChoice(Struct, frozen=True):
 
 
 def choose(
-    replicas: Sequence[Replica], prompt_tokens: int, policy: ReplicaPolicy, draw: int, *, adapter: bool = False
+    replicas: Sequence[Replica],
+    prompt_tokens: int,
+    policy: ReplicaPolicy,
+    draw: int,
+    *,
+    adapter: bool = False,
+    premium: bool = False,
 ) -> ReplicaChoice:
     """Put a pool's replicas in the order in which they are to be tried.
 
@@ -96,6 +107,7 @@ def choose(
         prompt_tokens: length of the prompt, at least 1.
         draw: a random number of 64 bits.
         adapter: whether the request needs one.
+        premium: whether the request is of the premium class.
     """
     if len(replicas) == 1:
         return ReplicaChoice((replicas[0].name,), ReplicaReason.ONLY, {})
@@ -112,8 +124,8 @@ def choose(
     turn = draw % len(replicas)
     places = {each.name: (at - turn) % len(replicas) for at, each in enumerate(replicas)}
 
-    def rank(each: Replica) -> tuple[float, int]:
-        return -scores[each.name].total, places[each.name]
+    def rank(each: Replica) -> tuple[float, bool, bool, int]:
+        return -scores[each.name].total, not each.near, premium and each.spot, places[each.name]
 
     how = (
         ReplicaReason.PREFIX

@@ -139,13 +139,14 @@ class ModelRunner:
         """See `engine.plan.Runner`. On the CPU the model has run when this returns; tokens are chosen by `result`."""
         return LaunchedStep(self._readout, self._launch(plan.rows), masks)
 
-    def dry_run(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
-        """Run rows through some layers, all unless given, and sample; the results mean nothing.
+    def dry_run(self, rows: Sequence[Row], *, layers: int | None = None, sample: bool = True) -> None:
+        """Run rows through some layers, all unless given, and sample unless told not to; the results mean nothing.
 
         Log-probabilities of prompts are computed for one piece of positions only.
         """
         forward = self._run(batch_of(rows, self._buffers), self._lora.begin(rows), layers=layers)
-        self._readout.sample(forward, None)
+        if sample:
+            self._readout.sample(forward, None)
         for row, end in zip(rows, forward.ends, strict=True):
             if row.request.sampling.prompt_logprobs is not None:
                 hidden = forward.hidden[end - row.tokens :][: min(row.count, self._readout.piece)]

@@ -131,17 +131,17 @@ def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_token
         with runner.bank.standing_in(range(runner.blocks - lent, runner.blocks), config.max_running) as names:
             if names:  # none if nothing fits into a small cache
                 _run(runner, _prompts(left, config, draft_tokens, tops, names), 1)
-                _run(runner, _decodes(left, config.max_running, tops, names), 1)
+                _run(runner, _decodes(left, config.max_running, tops, names), 1, sample=False)
     begun = time.monotonic()
     _run(runner, _prompts(context, config, draft_tokens, tops), 1)
     seconds = (time.monotonic() - begun) * runner.config.layers
-    _run(runner, _decodes(context, config.max_running, tops), 1)
+    _run(runner, _decodes(context, config.max_running, tops), 1, sample=False)  # no fewer tokens were sampled above
     _run(runner, _decodes(1, 1, tops), None)
     return seconds
 
 
-def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None) -> None:
-    runner.dry_run(rows, layers=layers)
+def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None, *, sample: bool = True) -> None:
+    runner.dry_run(rows, layers=layers, sample=sample)
     for row in rows:
         runner.release(row.request)
 

@@ -8,12 +8,16 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from engine.redis_address import parse
 from engine.registration import INDEX_KEY, INDEX_LIFETIME, KEY_BYTES, LEASE_KEY, LIFETIME, Lease, sealed
 
 logger = logging.getLogger(__name__)
@@ -33,17 +37,12 @@ class Announcer:
             url: of the Redis that the gateways use.
 
         Raises:
-            ValueError: it is no such address; the message holds no part of it.
+            ValueError: it is no such address; the message holds no part of a password.
         """
         try:
-            self._redis = Redis.from_url(
-                url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT, retry=Retry(NoBackoff(), 0)
-            )
-        except ValueError:  # whose message may hold a part of the password
-            raise ValueError(
-                "--register needs a redis://, rediss:// or unix:// address; / ? # and @ of a password are %2F %3F %23 "
-                "%40"
-            ) from None
+            self._redis = _client(url)
+        except ValueError as error:
+            raise ValueError(f"--register: {error}") from None
         self._key = key
         self._written: Lease | None = None
         self._ending = asyncio.Event()
@@ -94,6 +93,9 @@ class Announcer:
             logger.warning("not withdrawn: %s", _reason(error))
         finally:
             await self._redis.aclose()
+            pool = getattr(self._redis, "connection_pool", None)
+            if isinstance(pool, SentinelConnectionPool):  # it leaves its connections to the sentinels open
+                await pool.sentinel_manager.aclose()
 
     async def _write(self, lease: Lease, *, indexed: bool) -> None:
         self._written = lease
@@ -105,6 +107,28 @@ class Announcer:
                 pipeline.zadd(index, {lease.id: lease.time})
                 pipeline.expire(index, int(INDEX_LIFETIME))
             await pipeline.execute()
+
+
+def _client(url: str) -> Redis | RedisCluster:
+    """Make a client of the server that has the gateways' keys, whichever it is at the time.
+
+    Raises:
+        ValueError: see `parse`.
+    """
+    address = parse(url)
+    options: dict[str, Any] = {"socket_timeout": _REDIS_TIMEOUT, "socket_connect_timeout": _REDIS_TIMEOUT}
+    options["retry"] = Retry(NoBackoff(), 0)
+    tls: dict[str, Any] = {"ssl": True} if address.tls else {}
+    match address.kind:
+        case "server":
+            return Redis.from_url(url, **options)
+        case "sentinel":
+            asked = {**options, **tls, **address.sentinel_options}
+            sentinel = Sentinel(address.hosts, sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+            return cast(Redis, sentinel.master_for(address.service, **address.options, **options, **tls))
+        case "cluster":
+            nodes = [ClusterNode(host, port) for host, port in address.hosts]
+            return RedisCluster(startup_nodes=nodes, **address.options, **options, **tls)
 
 
 def _reason(error: Exception) -> str:

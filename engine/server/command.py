@@ -69,8 +69,8 @@ def main(**values: Any) -> None:
         verification = options.verification()
         announcer = _announcer(options)
     except ValueError as error:
-        fail(str(error))
-    set_up_process(options)
+        _fail(str(error))
+    _set_up_process(options)
     from engine.execution.warm_up import NotEnoughMemory
     from engine.server.loaded_engine import LoadedEngine
 
@@ -78,7 +78,7 @@ def main(**values: Any) -> None:
         with verification.explaining():
             engine = LoadedEngine(options)
     except (ValueError, RegistryError) as error:
-        fail(str(error))
+        _fail(str(error))
 
     def prepare() -> None:
         with verification.explaining():
@@ -89,13 +89,13 @@ def main(**values: Any) -> None:
     # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
-    server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(3)}", prepare=prepare)
+    server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(6)}", prepare=prepare)
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
     except (NotEnoughMemory, CheckpointError) as error:
-        fail(str(error))
+        _fail(str(error))
     except (OSError, ValueError) as error:
-        fail(f"cannot listen at {options.listen}: {error}")
+        _fail(f"cannot listen at {options.listen}: {error}")
     except RuntimeError as error:
         if isinstance(error.__cause__, DeviceLost):
             _give_up(str(error.__cause__), DEVICE_LOST)
@@ -104,7 +104,7 @@ def main(**values: Any) -> None:
         engine.close()
 
 
-def set_up_process(options: EngineOptions) -> None:
+def _set_up_process(options: EngineOptions) -> None:
     """Set the environment that torch and oneDNN read when they are loaded, and set up the log."""
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -171,6 +171,7 @@ async def _serve(
     try:
         async with server.listening(options.listen, tls) as address, contextlib.AsyncExitStack() as stack:
             loop.add_signal_handler(signal.SIGTERM, terminate)
+            await stack.enter_async_context(server.probed(options.probes))
             if announcer is not None:
                 lease = partial(_lease, server, core.model, options, address)
                 await stack.enter_async_context(announcer.announced(lease))
@@ -210,6 +211,6 @@ def _give_up(reason: str, status: int) -> NoReturn:
     os._exit(status)
 
 
-def fail(message: str) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     click.echo(f"engine: {message}", err=True)
     sys.exit(CONFIGURATION_ERROR)

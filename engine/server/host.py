@@ -18,6 +18,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -120,6 +121,24 @@ class EngineServer:
             await self._thread.stop()
         if self._thread.failure is not None:
             raise RuntimeError("the engine's core failed") from self._thread.failure
+
+    @contextlib.asynccontextmanager
+    async def probed(self, address: str | None) -> AsyncIterator[None]:
+        """Answer probes and metrics, and nothing else, at `host:port` too, in plain HTTP; None: nowhere.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        if address is None:
+            yield
+            return
+        url = urlsplit(f"//{address}")
+
+        def answer(connection: ServerConnection, request: Request) -> Response:
+            return self._respond(connection, request) or connection.respond(HTTPStatus.NOT_FOUND, "no such page\n")
+
+        async with serve(self._handle, url.hostname, url.port, process_request=answer):
+            yield
 
     def drain(self, seconds: float) -> None:
         """Take no new requests from now on; `wait_drained` returns when there are none left.

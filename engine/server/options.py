@@ -71,17 +71,25 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
     tls_key: Annotated[File | None, Meta(description="Private key of that certificate (PEM, no password).")] = None
     tls_client_ca: Annotated[File | None, Meta(description="Authorities of the gateways' certificates (PEM).")] = None
+    probes: Annotated[
+        str | None,
+        Meta(
+            description="Second address, for probes and metrics alone (/healthz, /readyz, /metrics), in plain HTTP: "
+            "orchestrators have no certificate for wss://. --listen answers them as well.",
+            extra={"metavar": "HOST:PORT"},
+        ),
+    ] = None
     pool: Annotated[
         str,
         Meta(
             description="Pool that the engine belongs to: a gateway's tier, such as small. Its processes are known as "
-            "<pool>-<6 hex digits>."
+            "<pool>-<12 hex digits>."
         ),
     ] = "engine"
     register: Annotated[
         str | None,
         Meta(
-            description="Redis of the gateways (redis://, rediss:// or unix://), in which the engine announces itself, "
+            description="Redis of the gateways, as their redis.url names it, in which the engine announces itself, "
             "see [operating.md](operating.md#engines-that-announce-themselves); also ROUNDHOUSE_REGISTER, for an "
             "address with a password.",
             extra={"metavar": "URL", "envvar": "ROUNDHOUSE_REGISTER"},
@@ -249,6 +257,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("--pool: 1 to 48 letters, digits, '_', '.' and '-'")
         if self.register is not None:
             self._check_registration()
+        if self.probes is not None and not re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]]+):\d{1,5}", self.probes):
+            raise ValueError("--probes: give HOST:PORT, such as 0.0.0.0:9002 or [::]:9002")
         if self.speculate == "draft" and self.draft_model is None:
             raise ValueError("--speculate draft needs --draft-model; without one choose ngram or auto")
         if self.draft_model is not None and self.speculate not in ("draft", "auto"):

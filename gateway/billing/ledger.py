@@ -3,8 +3,8 @@
 An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that no turn
 waits for Redis. A process that is killed loses no turn that had ended: another gateway with the same folder of journals
 writes it, at once or when it starts. Of the turns that were running it finds their last checkpoint,
-`usage.flush_interval` old at most, and enters them as `lost`. Where the disk is gone together with the machine, what
-had not reached Redis is lost.
+`usage.flush_interval` old at most, enters them as `lost`, and charges their limits the same. Where the disk is gone
+together with the machine, what had not reached Redis is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from gateway.billing.entry import LedgerEntry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.config.settings import UsageSettings
+from gateway.records.quota import Amounts, LimitSubject
 from gateway.storage.replicas import Replicas
 
 log = logging.getLogger("roundhouse.billing")
@@ -44,7 +45,19 @@ SEARCH = 60.0
 UPKEEP = 600.0
 """Seconds between two searches for what is old enough to be deleted."""
 
+
+class Charge(Struct, frozen=True, omit_defaults=True):
+    """What a lost turn's limits are charged in the place of one reservation."""
+
+    reservation: str
+    used: Amounts
+    subjects: tuple[LimitSubject, ...]
+
+
 Snapshot = Callable[[], LedgerEntry | None]
+Charges = Callable[[], Sequence[Charge]]
+ChargeLost = Callable[[str, str, Amounts, tuple[LimitSubject, ...]], Awaitable[None]]
+"""Charges a lost turn: tenant, reservation, amounts, subjects. Doing it again changes nothing. Raises OSError."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -52,6 +65,8 @@ class Checkpoint(Struct, frozen=True):
 
     number: int
     running: list[LedgerEntry]
+    charges: dict[str, Sequence[Charge]] = {}
+    """By turn; journals of older versions have none."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -69,9 +84,10 @@ class Ledger:
         settings: UsageSettings,
         folder: Path,
         replicas: Replicas = Replicas(),  # noqa: B008  it is frozen
+        charge_lost: ChargeLost | None = None,
     ) -> None:
         """Args: folder: of the journals, unless the settings name another; replicas: that must have what is written,
-        before it is forgotten here."""
+        before it is forgotten here; charge_lost: None: nothing is limited."""
         folder = Path(settings.journals) if settings.journals else folder
         self._store = LedgerStore(redis, settings, replicas)
         self._unconfirmed: float | None = None
@@ -87,7 +103,8 @@ class Ledger:
         self._number = 0
         self._memory: deque[Numbered] = deque()
         self._flushing = asyncio.Lock()
-        self._running: dict[str, Snapshot] = {}
+        self._charge_lost = charge_lost
+        self._running: dict[str, tuple[Snapshot, Charges]] = {}
         self._checkpointed = False
         self._away = False
         self._written = monotonic()
@@ -106,9 +123,10 @@ class Ledger:
         """Seconds since Redis last took everything, if something waits for it; else 0."""
         return monotonic() - self._written if self.waiting else 0.0
 
-    def open(self, turn: str, snapshot: Snapshot) -> None:
-        """Record that a turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
-        self._running[turn] = snapshot
+    def open(self, turn: str, snapshot: Snapshot, charges: Charges = tuple) -> None:
+        """Record that a turn has begun; `snapshot` gives its entry as it would be if it were lost now, and `charges`
+        what its limits would be charged."""
+        self._running[turn] = snapshot, charges
 
     def close(self, turn: str, entry: LedgerEntry | None) -> None:
         """Record that a turn has ended; without an entry if it was refused."""
@@ -235,6 +253,10 @@ class Ledger:
             confirmed &= await self._send(journal.writer, lost)
         if not confirmed:
             raise RedisError("too few replicas have it")
+        if self._charge_lost is not None:
+            for entry in running.values():
+                for charge in checkpoint.charges.get(entry.turn, ()):
+                    await self._charge_lost(entry.tenant, charge.reservation, charge.used, charge.subjects)
         # Only now: whoever has to begin again must find the same turns under the same numbers.
         journal.checkpoint(b"")
         for segment in segments:
@@ -244,9 +266,15 @@ class Ledger:
         """Bring the files on disk up to date."""
         try:
             # Before segments go: a turn that has ended must not be found in the last checkpoint only.
-            running = [entry for snapshot in self._running.values() if (entry := snapshot()) is not None]
+            running: list[LedgerEntry] = []
+            charges: dict[str, Sequence[Charge]] = {}
+            for snapshot, charged in self._running.values():
+                if (entry := snapshot()) is not None:
+                    running.append(entry)
+                    if owed := charged():
+                        charges[entry.turn] = owed
             if running or self._checkpointed:
-                journal.checkpoint(_encoder.encode(Checkpoint(self._number, running)) if running else b"")
+                journal.checkpoint(_encoder.encode(Checkpoint(self._number, running, charges)) if running else b"")
                 self._checkpointed = bool(running)
             for segment in done:
                 journal.delete(segment)

@@ -31,6 +31,8 @@ from gateway.cli.backup_file import (
 from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import Settings, SettingsError
 from gateway.engines.adapters import registry_url
+from gateway.storage import presence
+from gateway.storage.backups import note_backup
 
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 _PATIENCE = 30.0
@@ -49,8 +51,8 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
     settings = load_settings(config)
     families = [*backup_keys.FAMILIES, *(backup_keys.MORE if everything else ())]
 
-    async def write(redis: Redis, out: BackupWriter) -> tuple[int, int]:
-        seconds, micro = await redis.time()
+    async def write(client: Redis, out: BackupWriter) -> tuple[int, int]:
+        seconds, micro = await client.time()
         with _progress(TextColumn("{task.completed} keys")) as progress:
             out.write(
                 BackupHeader(
@@ -61,12 +63,15 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
                 )
             )
             tasks = {family: progress.add_task(family, total=None) for family in families}
-            await backup_keys.copy_all(redis, out, families, lambda family: progress.advance(tasks[family]))
-            return out.keys, out.end()
+            await backup_keys.copy_all(client, out, families, lambda family: progress.advance(tasks[family]))
+            size = out.end()
+            with contextlib.suppress(redis.RedisError):  # a replica takes no writes
+                await note_backup(client, seconds)
+            return out.keys, size
 
     try:
         with BackupWriter(file) as out, _server(settings):
-            count, size = with_redis(settings, lambda redis: write(redis, out))
+            count, size = with_redis(settings, lambda client: write(client, out))
     except FileExistsError:
         raise click.ClickException(f"{file} exists; it is not overwritten") from None
     except backup_keys.DirectoryChanges:
@@ -80,16 +85,19 @@ def backup(file: Path, config: str | None, everything: bool) -> None:
 @_file
 @config_option
 @click.option("--force", is_flag=True, help="Delete what this Redis holds of the same kinds first.")
-def restore(file: Path, config: str | None, force: bool) -> None:
+@click.option("--with-gateways", is_flag=True, help="With --force, also while gateways run; restart each afterwards.")
+def restore(file: Path, config: str | None, force: bool, with_gateways: bool) -> None:
     """Write what `roundhouse backup` has written to FILE into an empty Redis, and verify the audit log.
 
-    Stop all gateways first. The file is checked as a whole before anything is written. Where `serve` starts Redis, this
-    command starts it for as long as it runs.
+    Stop all gateways first: while one runs, nothing is deleted. The file is checked as a whole before anything is
+    written. Where `serve` starts Redis, this command starts it for as long as it runs.
     """
     settings = load_settings(config)
     try:
         with _server(settings):
             header = _checked(file, settings)
+            if force and not with_gateways:
+                with_redis(settings, _check_gateways)
             kept, last = with_redis(settings, lambda redis: _restore(redis, file, header, settings, force))
     except DamagedBackup as error:
         raise click.ClickException(f"{file}: {error}") from error
@@ -99,6 +107,18 @@ def restore(file: Path, config: str | None, force: bool) -> None:
     click.echo(f"{kept} keys of {when} are restored; the audit log is whole and ends at entry {last}")
     if missing := sorted(header.adapters.keys() - _adapters(settings).keys()):
         click.echo(f"these adapters have to be registered again: {', '.join(missing)}", err=True)
+
+
+async def _check_gateways(redis: Redis) -> None:
+    """
+    Raises:
+        ClickException: gateways use this Redis, or did within the last ten seconds.
+    """
+    if living := sorted(await presence.read(redis)):
+        raise click.ClickException(
+            f"{len(living)} gateways use this Redis ({', '.join(living[:3])}{', ...' if living[3:] else ''}); stop all "
+            "of them, wait ten seconds and try again, or restore all the same --with-gateways, and restart them"
+        )
 
 
 def _checked(file: Path, settings: Settings) -> BackupHeader:

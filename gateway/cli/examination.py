@@ -262,7 +262,8 @@ def _redis_binary() -> CheckResult:
 async def _engine(settings: Settings, pool: PoolSettings, address: str) -> CheckResult:
     name = f"engine of {pool.tier}"
     try:
-        async with EngineClient(address, tls=settings.engine_tls.files()) as client, asyncio.timeout(_PATIENCE):
+        tls, server_name = settings.engine_tls.files(), settings.engine_tls.server_name
+        async with EngineClient(address, tls=tls, server_name=server_name) as client, asyncio.timeout(_PATIENCE):
             await client.wait_connected()
     except SettingsError as error:
         return CheckResult("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")

@@ -30,6 +30,7 @@ from gateway.cli.directory import (
     tenant_option,
     with_directory,
 )
+from gateway.cli.tenant_moves import tenant_export, tenant_import
 from gateway.records.directory import Scope, Tenant, User, email_digest, new_id
 
 _SERVICES = get_args(ServiceClass)
@@ -55,7 +56,14 @@ def tenant() -> None:
         roundhouse key add acme --description ci
     Change one limit, and remove another one:
         roundhouse tenant set acme --quota requests_per_minute=900 --quota spend_per_day=
+    Take it to another cell with the same secret:
+        roundhouse tenant export acme acme.json
+        roundhouse tenant import acme.json
     """
+
+
+tenant.add_command(tenant_export)
+tenant.add_command(tenant_import)
 
 
 @tenant.command("add")

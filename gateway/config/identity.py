@@ -78,6 +78,13 @@ class EngineTlsSettings(Section, frozen=True):
     ] = None
     cert: Annotated[str | None, Meta(description="This gateway's certificate (PEM).")] = None
     key: Annotated[str | None, Meta(description="Private key of that certificate (PEM, without a password).")] = None
+    server_name: Annotated[
+        str | None,
+        Meta(
+            description="Name that the certificates of engines are for which pools name in `engines`; empty: the host "
+            "of the address. Engines that announce themselves say theirs (`--server-name`)."
+        ),
+    ] = None
 
     def files(self) -> Certificate | None:
         """Return the certificate files; None if none are configured.
@@ -85,7 +92,7 @@ class EngineTlsSettings(Section, frozen=True):
         Raises:
             SettingsError: a file is missing or cannot be used.
         """
-        if self == EngineTlsSettings():
+        if self.ca is self.cert is self.key is None:
             return None
         if self.ca is None or (self.cert is None) != (self.key is None):
             raise SettingsError("engine_tls: ca is needed, and cert and key belong together")

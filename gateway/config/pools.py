@@ -12,6 +12,7 @@ from gateway.models.catalogue import Sha256
 from gateway.records.section import Positive, Section, SettingsError
 
 Tier = Literal["small", "medium", "large"]
+Quantization = Literal["off", "int8", "w8a16", "int4"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
 
@@ -67,7 +68,7 @@ class PoolSettings(Section, frozen=True):
         Meta(description="Data type of its activations, and of weights that are not quantised."),
     ] = "float32"
     quantize: Annotated[
-        Literal["off", "int8", "w8a16", "int4"],
+        Quantization,
         Meta(
             description="Format to which an engine that `serve` starts rounds weights while loading, for half or a "
             "quarter of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."

@@ -101,3 +101,7 @@ class RouterSettings(Section, frozen=True):
         float,
         Meta(ge=0, le=100, description="Most load above the least loaded replica's, in mean loads."),
     ] = 2.0
+    zone: Annotated[
+        str,
+        Meta(description="Zone of this gateway: of equal replicas, those that announce the same `--zone` come first."),
+    ] = ""

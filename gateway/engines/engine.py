@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from engine.client.engine_client import EngineClient
+from engine.registration import Lease
 from engine.wire import Blocks, ModelInfo
 from gateway.engines.merge import EnginePlace
 from gateway.records.directory import ReplicaControl
@@ -69,6 +70,21 @@ class Engine:
         """What an operator has set for its process."""
         controls = self.pool.controls()
         return controls.get(self.name) or controls.get(self.client.id, _UNSET)
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the process that is there has announced, if it has."""
+        return self.pool.leases.get(self.name)
+
+    @property
+    def near(self) -> bool:
+        """Whether it is in this gateway's zone."""
+        return self.lease is not None and self.lease.zone == self.pool.zone != ""
+
+    @property
+    def spot(self) -> bool:
+        """Whether its machine may be taken away at short notice."""
+        return self.lease is not None and self.lease.spot
 
     def follow_blocks(self, followed: bool) -> None:
         """Start or stop telling the pool's placer which prefix blocks the engine holds."""

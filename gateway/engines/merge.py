@@ -32,16 +32,16 @@ class PresentEngine(NamedTuple):
 
 
 def merge(
-    configured: Sequence[str], leases: Iterable[Lease], present: Iterable[PresentEngine]
+    configured: Sequence[EnginePlace], leases: Iterable[Lease], present: Iterable[PresentEngine]
 ) -> dict[EnginePlace, str]:
     """Return the places at which a pool has engines, with the ids of those that only a lease tells of.
 
-    Configured addresses come first. A process that is connected at one of them counts once, whatever it announces. Of
+    Configured places come first. A process that is connected at one of them counts once, whatever it announces. Of
     two leases for an address the newer one counts: the older one's process has ended. New engines are joined only
     while they are ready.
     """
     present = list(present)
-    places = {address: (EnginePlace(address), "") for address in configured}
+    places = {place.address: (place, "") for place in configured}
     known = {each.id for each in present if each.id and each.connected and each.place.address in places}
     connected = {each.place for each in present if each.leased and each.connected}
     newest: dict[str, Lease] = {}

@@ -45,6 +45,8 @@ class PlacementQuery(Struct, frozen=True):
     """Id of the turn."""
     previous: str | None
     """Id of the response that the turn continues."""
+    premium: bool = False
+    """Whether its service class is premium."""
 
 
 class Placement(Struct, frozen=True):
@@ -68,8 +70,7 @@ class Placement(Struct, frozen=True):
     def apply(self, decision: RouteDecision) -> RouteDecision:
         """Return the decision with the pool's replicas in this order, before those of other pools, and the reasons."""
         order = self.choice.order
-        placed = set(order)
-        others = [name for name in decision.fallbacks if name not in placed]
+        others = [name for name in decision.fallbacks if name not in order]
         return msgspec.structs.replace(
             decision,
             replica=order[0],
@@ -128,7 +129,8 @@ class Placer:
         longest = len(prompt) - 1
         matched = {name: min(count * BLOCK_SIZE, longest) for name, count in self.index.match(blocks).items()}
         last = None if question.previous is None else self._answered.get(question.previous)
-        choice = choose(snapshot(matched, last), len(prompt), self.policy, draw, adapter=question.adapter is not None)
+        adapter, replicas = question.adapter is not None, snapshot(matched, last)
+        choice = choose(replicas, len(prompt), self.policy, draw, adapter=adapter, premium=question.premium)
         self._answered[question.response] = choice.order[0]
         if len(self._answered) > CONVERSATIONS:
             self._answered.popitem(last=False)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
+from typing import get_args
 
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.files import served_revision
+from engine.checkpoint.opening import open_checkpoint
 from engine.client.encoder import ConversationEncoder
 from engine.client.engine_client import EngineClient
 from engine.registration import Lease
 from engine.text.processor import TextProcessor
-from engine.tls import Certificate
 from engine.wire import ModelInfo
 from gateway.background import failure_reporter
+from gateway.config.identity import EngineTlsSettings
+from gateway.config.pools import Quantization
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
 from gateway.engines.merge import EnginePlace, PresentEngine, merge
@@ -25,6 +31,8 @@ from gateway.tools.formats import tool_format
 from router.health import Breaker
 from router.replica import ReplicaPolicy
 from router.shedding import Turnover
+
+logger = logging.getLogger("roundhouse.engines")
 
 RELIEF = 30.0
 """Seconds for which a replica that is no longer listed is kept while no other one is connected."""
@@ -44,9 +52,16 @@ class Pool:
         self,
         settings: PoolSettings,
         router: RouterSettings,
-        tls: Certificate | None = None,
+        tls: EngineTlsSettings = EngineTlsSettings(),  # noqa: B008  it is frozen
         controls: Controls = dict,
     ) -> None:
+        """
+        Args:
+            tls: for engines at wss:// addresses.
+
+        Raises:
+            SettingsError: a file that it names cannot be used.
+        """
         self.path = Path(settings.model)
         """Folder or GGUF file of the checkpoint."""
         self.tier = settings.tier
@@ -61,8 +76,10 @@ class Pool:
         self.engines: list[Engine] = []
         self.leaving: list[Engine] = []
         """Replicas that are no longer listed, but still used until one of `engines` is connected."""
-        self.leases: Sequence[Lease] = ()
-        """Leases of engines that have announced themselves for this pool."""
+        self.leases: dict[str, Lease] = {}
+        """Leases of engines that have announced themselves for this pool and serve its model, by their ids."""
+        self.strangers: dict[str, str] = {}
+        """What is wrong with engines that have announced themselves but serve another model, by their ids."""
         self._leased: set[EnginePlace] = set()
         """Places of replicas that only leases have told of."""
         self.controls = controls
@@ -75,9 +92,26 @@ class Pool:
         self.max_turns = 0
         """Most turns that this gateway sends to the pool at the same time; 0: any number."""
         self._answer_tokens: float | None = None
-        self._connect = partial(EngineClient, tls=tls, on_fault=failure_reporter("engine connections"))
+        self._server_name = tls.server_name
+        self._connect = partial(EngineClient, tls=tls.files(), on_fault=failure_reporter("engine connections"))
         self.configure(settings, router)
         self.arrange(taken=())
+
+    @cached_property
+    def revision(self) -> str | None:
+        """Revision of its checkpoint; None if the weights are not on this machine."""
+        try:
+            return open_checkpoint(self.path).revision
+        except (CheckpointError, OSError):
+            return None
+
+    @cached_property
+    def _served(self) -> frozenset[str]:
+        """Revisions under which engines may serve this checkpoint, whatever they round its weights to."""
+        formats = [None if each == "off" else each for each in get_args(Quantization)]
+        if self.revision is None:
+            return frozenset()
+        return frozenset(served_revision(self.revision, each, yarn) for each in formats for yarn in (None, self._yarn))
 
     @property
     def routable(self) -> list[Engine]:
@@ -98,16 +132,38 @@ class Pool:
 
     def configure(self, settings: PoolSettings, router: RouterSettings) -> None:
         """Take over a new configuration; `arrange` follows the engines that it names."""
+        self._yarn = settings.yarn_factor
         self.registered = settings.registered
         """Whether engines that announce themselves join."""
+        if self.registered:
+            _ = self._served  # read here: this may be a thread, and leases come in the event loop
         self.may_sleep = settings.min_replicas == 0
         """Whether it may be without engines while nobody wants it."""
         self.waits = settings.when_asleep == "wait"
         """Whether turns of `auto` wait for it while it sleeps; else another tier answers."""
         self.max_turns = settings.max_turns
         self.placer.policy = ReplicaPolicy(beta=router.replica_beta, window=router.replica_window)
-        self._configured = settings.engines
+        self.zone = router.zone
+        """Zone of this gateway."""
+        self._configured = [EnginePlace(address, self._server_name) for address in settings.engines]
         self._router = router
+
+    def announced(self, leases: Sequence[Lease]) -> None:
+        """Take over leases, but for those of engines that serve another model than this pool's: what differs is told.
+
+        Where the model's weights are not on this machine, its name has to be the engine's.
+        """
+        names = {self.name, self.path.resolve().name.removesuffix(".gguf")}
+        strangers = {
+            lease.id: f"the engine {lease.id} of the {self.tier} pool is not used: it serves {lease.model} (revision "
+            f"{lease.revision[:12]}), the pool {self.name} ({(self.revision or 'not here')[:12]})"
+            for lease in leases
+            if (lease.revision not in self._served if self.revision else lease.model not in names)
+        }
+        for id in strangers.keys() - self.strangers.keys():
+            logger.warning(strangers[id])
+        self.strangers = strangers
+        self.leases = {lease.id: lease for lease in leases if lease.id not in strangers}
 
     def arrange(self, *, taken: Collection[str]) -> None:
         """Use the replicas that the configuration and the leases name; those that stay are left alone.
@@ -120,8 +176,8 @@ class Pool:
             PresentEngine(place, engine.client.id, engine.client.connected, place in self._leased)
             for place, engine in before.items()
         ]
-        places = merge(self._configured, self.leases, present)
-        self._leased = {place for place in places if place.address not in self._configured}
+        places = merge(self._configured, self.leases.values(), present)
+        self._leased = places.keys() - self._configured
         for place, id in places.items():
             if place in before and id != before[place].name and id and not before[place].client.connected:
                 before[place].client.retry()  # another process is there now

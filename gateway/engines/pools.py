@@ -11,8 +11,8 @@ from time import monotonic
 from types import MappingProxyType
 
 from engine.registration import Lease
-from engine.tls import Certificate
 from gateway.background import BackgroundTasks
+from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
 from gateway.engines.placement import Placement, PlacementQuery
@@ -33,7 +33,7 @@ class Engines:
         self,
         pools: Sequence[PoolSettings],
         router: RouterSettings,
-        tls: Certificate | None = None,
+        tls: EngineTlsSettings = EngineTlsSettings(),  # noqa: B008  it is frozen
         coming: Mapping[str, ComingTier] = MappingProxyType({}),
     ) -> None:
         """Read every pool's tokenizer.
@@ -44,6 +44,7 @@ class Engines:
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.
+            SettingsError: a certificate cannot be used.
         """
         self.coming = coming
         self.controls: Controls = dict
@@ -75,7 +76,7 @@ class Engines:
 
     def announced(self, pool: Pool, leases: Sequence[Lease]) -> None:
         """Take over the leases of the engines that have announced themselves for a pool; see `_arrange`."""
-        pool.leases = leases
+        pool.announced(leases)
         self._arrange(pool)
 
     def _arrange(self, pool: Pool) -> None:
@@ -245,6 +246,8 @@ class Engines:
                     resident=question.adapter is not None and engine.has(question.adapter),
                     error_rate=engine.errors.rate(now),
                     sticky=engine.name == last,
+                    near=engine.near,
+                    spot=engine.spot,
                 )
                 for engine in usable
             ]
@@ -275,5 +278,6 @@ class Engines:
         ]
 
     def problems(self) -> list[str]:
-        """What is wrong with pools that have no connected engine."""
-        return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in self.away]
+        """What is wrong with pools: no engine is connected, or one has announced itself that serves another model."""
+        away = [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in self.away]
+        return away + [problem for pool in self.pools for problem in pool.strangers.values()]

@@ -24,12 +24,13 @@ from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, EmbedderInfo
 from gateway.access.identity import Principal
 from gateway.billing.cost import cost, picodollars
 from gateway.billing.entry import LedgerEntry, Outcome
+from gateway.billing.ledger import Charge
 from gateway.errors import ApiError, ContextLengthExceeded, ModelNotFound, Unavailable, invalid_value
 from gateway.http.exchange import JsonResponse, read_parameters, while_connected
-from gateway.limits.counters import Amounts
 from gateway.limits.readings import headers as limit_headers
 from gateway.limits.subjects import subjects_of
 from gateway.protocol.embedding_create import EmbeddingCreate, EmbeddingRequest, parse_embedding_create
+from gateway.records.quota import Amounts
 from gateway.services import Gateway, gateway_of
 
 _SECONDS = 60.0
@@ -85,11 +86,10 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
         await gateway.limiter.settle(reservation, Amounts())
         raise
     # What is computed is owed, also by a client that has gone meanwhile or an embedder that dies halfway.
-    done = 0
+    used = 0
     outcome: Outcome = "failed"
 
     def entry(outcome: Outcome) -> LedgerEntry:
-        used = sum(tokens[:done])
         return LedgerEntry(
             turn=id,
             at=int(time.time() * 1000),
@@ -103,26 +103,29 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
             picodollars=None if price is None else picodollars(price, used, 0, 0),
         )
 
-    gateway.ledger.open(id, lambda: entry("lost") if done else None)
+    def charged() -> Amounts:
+        return Amounts(input_tokens=used, spend=0 if price is None else cost(price, used, 0, 0))
+
+    gateway.ledger.open(
+        id, lambda: entry("lost") if used else None, lambda: [Charge(id, charged(), subjects)] if subjects else []
+    )
     vectors: list[Vectors] = []
     try:
         for start in range(0, len(asked.texts), MAX_TEXTS):
             batch = asked.texts[start : start + MAX_TEXTS]
             embedded = await _asked(client.embed(batch, seconds=_SECONDS, urgent=False), asked, start)
             vectors.append(embedded.vectors)
-            done += len(batch)
+            used += sum(tokens[start : start + MAX_TEXTS])
         outcome = "completed"
     except asyncio.CancelledError:
         outcome = "cancelled"
         raise
     finally:
-        gateway.ledger.close(id, entry(outcome) if done else None)
-        used = sum(tokens[:done])
-        charged = Amounts(input_tokens=used, spend=0 if price is None else cost(price, used, 0, 0))
-        limits = await gateway.limiter.settle(reservation, charged)
+        gateway.ledger.close(id, entry(outcome) if used else None)
+        limits = await gateway.limiter.settle(reservation, charged())
     headers = limit_headers(limits)
     if price is not None:
-        headers["x-roundhouse-cost-microdollars"] = str(charged.spend)
+        headers["x-roundhouse-cost-microdollars"] = str(charged().spend)
     render = partial(_rendered, format, asked, vectors, dimensions, sum(tokens), headers)
     return await asyncio.to_thread(render) if len(tokens) >= _OFF_LOOP else render()
 

@@ -12,6 +12,7 @@ from gateway.access.identity.secret import DIFFERENT
 from gateway.errors import NotFound, Unavailable
 from gateway.http.exchange import JsonResponse
 from gateway.services import Gateway, gateway_of
+from gateway.storage.backups import last_backup
 from gateway.telemetry.metrics.merging import merged
 from gateway.telemetry.metrics.process import content_type
 from gateway.telemetry.siblings import Siblings, fetch
@@ -80,6 +81,7 @@ async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
     for pool in gateway.engines.pools:
         gateway.metrics.turns.expect(pool.tier)
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
+        gateway.metrics.engines.announced(pool.tier, pool.leases.values())
         if pool.may_sleep:
             gateway.metrics.engines.wanted(pool.tier, gateway.wanted.waiting(pool.tier))
         for engine in pool.engines:
@@ -96,7 +98,12 @@ async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
         gateway.metrics.semantic.embedder(gateway.embedder.hello.model, up=gateway.embedder.ready.is_set())
     gateway.metrics.connections.shared(**gateway.turns.shared)
     gateway.metrics.redis.directory(age=gateway.view.age, set_back=gateway.view.set_back)
-    gateway.metrics.redis.asked(answered=await _redis_answers(gateway))
+    try:
+        gateway.metrics.redis.backed_up(await last_backup(gateway.redis))
+    except (RedisError, OSError):
+        gateway.metrics.redis.asked(answered=False)
+    else:
+        gateway.metrics.redis.asked(answered=True)
     return gateway.metrics.page(accept)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from gateway.limits.counters import Amounts, Counters, LimitSubject, bounds_of
+from gateway.limits.counters import Counters, bounds_of
+from gateway.records.quota import Amounts, LimitSubject
 
 STEP = 60_000
 """Milliseconds: a clock that goes back by more starts anew from there; one that goes back by less is waited for."""
@@ -113,6 +114,14 @@ class Book:
                 known += 1
         return known
 
+    def release(self, part: str, now: int) -> int:
+        """End the leases of all reservations whose ids have this part; return how many were held."""
+        now, _ = self._begin((), now)
+        held = [record for id, record in self.records.items() if part in id and record.flag is Flag.HELD]
+        for record in held:
+            self._end(record, now)
+        return len(held)
+
     def read(self, subjects: Sequence[LimitSubject], now: int) -> tuple[int, list[Counters]]:
         """Return the subjects' counters now."""
         return self._begin(subjects, now)
@@ -149,8 +158,7 @@ class Book:
             if record.ends > now:
                 continue
             if record.flag is Flag.HELD:
-                self._hold(record, -1)
-                record.flag, record.ends = Flag.ENDED, now + self._lease
+                self._end(record, now)
             else:
                 del self.records[id]
         counters = [self.counters.setdefault(subject.name, Counters()) for subject in subjects]
@@ -161,6 +169,10 @@ class Book:
     def _hold(self, record: ReservationRecord, sign: int) -> None:
         for name in record.names:
             self.counters.setdefault(name, Counters()).hold(record.amounts, sign)
+
+    def _end(self, record: ReservationRecord, now: int) -> None:
+        self._hold(record, -1)
+        record.flag, record.ends = Flag.ENDED, now + self._lease
 
     def _hold_again(self, record: ReservationRecord, now: int) -> None:
         if record.flag is Flag.ENDED:

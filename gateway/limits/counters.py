@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, Quota
 
 UNIT = 60_000
 """Parts of a token or request, chosen so that what drains in a millisecond is the limit per minute, an integer."""
@@ -22,26 +22,6 @@ DAY = 86_400_000
 BURST_SECONDS = 60
 """Burst of a quota that does not name one, in seconds."""
 UNLIMITED = -1
-
-
-class LimitSubject(Struct, frozen=True):
-    """A tenant, key, model or adapter whose use is counted."""
-
-    name: str
-    """`tenant`, or a kind and a name, such as `key:ci` or `model:llama-7b`."""
-    quota: Quota
-
-
-class Amounts(Struct, frozen=True):
-    """Amounts that a turn or socket takes from limits."""
-
-    requests: int = 0
-    turns: int = 0
-    sockets: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    spend: int = 0
-    """Cost in micro-dollars."""
 
 
 class Bounds(NamedTuple):

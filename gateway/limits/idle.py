@@ -1,4 +1,4 @@
-"""Deletes the limits of tenants that have not been used for long.
+"""Knows which tenants use limits, and deletes the limits of those that have not been used for long.
 
 Limits have no time to live of Redis' own: it would drop them to make room, and a tenant's budget with them.
 """
@@ -19,6 +19,8 @@ KEEP = 35 * 86_400.0
 _AGAIN = 3600.0
 """Seconds after which the same tenant is noted again, and idle ones are looked for."""
 _BATCH = 100
+_LATELY = 86_400.0
+"""Seconds: somebody whose limits were used within them may have turns that run."""
 
 
 class IdleLimits:
@@ -35,6 +37,15 @@ class IdleLimits:
         """Note that a tenant's limits are used."""
         if tenant not in self._noted:
             self._new.add(tenant)
+
+    async def lately(self) -> list[str]:
+        """Return the tenants whose limits were used within a day.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        found = cast("list[bytes]", await self._redis.zrangebyscore(TENANTS_KEY, time.time() - _LATELY, "+inf"))
+        return [name.decode() for name in found]
 
     async def sweep(self, now: float | None = None) -> None:
         """Write newly used tenants to Redis; now and then delete old ones. `now`: seconds since 1970.

@@ -26,18 +26,22 @@ from gateway.config.settings import Settings
 from gateway.errors import Unavailable
 from gateway.limits import readings
 from gateway.limits.book import Book
-from gateway.limits.counters import Amounts, Counters, LimitSubject, bounds_of
+from gateway.limits.counters import Counters, bounds_of
+from gateway.limits.dead_gateways import DeadGateways
 from gateway.limits.expectation import Expectations
 from gateway.limits.idle import IdleLimits
-from gateway.limits.script import SCRIPT, Argument, ScriptReply, answer, arguments, keys, renewal
+from gateway.limits.script import SCRIPT, Argument, ScriptReply, answer, arguments, keys, release, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
+from gateway.records.quota import Amounts, LimitSubject
 from router.health import Breaker, Circuit
 
 log = logging.getLogger("roundhouse.limits")
 
 LEASE = 60.0
-"""Seconds until the reservation of a gateway that died is given back."""
+"""Seconds after which a reservation that nobody renews is given back."""
+REMEMBERED = 10 * LEASE
+"""Seconds for which it is known that a turn was charged whose gateway had died."""
 MAX_LATE = 10_000
 """Most settlements kept for later while Redis is down; older ones are left to their lease."""
 MAX_SEEN = 10_000
@@ -107,6 +111,7 @@ class Limiter:
         self._keeping = Periodic("limits", self._keep_up, _CATCH_UP, at_end=self._settle_up)
         self.expectations = Expectations(redis)
         self._idle = IdleLimits(redis)
+        self._dead = DeadGateways(redis, clock)
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -237,6 +242,23 @@ class Limiter:
         shares = self._shares(subjects)
         return self._state(shares, self._book(tenant).read(shares, self._now())[1])
 
+    async def charge_lost(self, tenant: str, id: str, used: Amounts, subjects: tuple[LimitSubject, ...]) -> None:
+        """Charge what a turn had used whose gateway has died; once, also if it is asked for again within ten minutes.
+
+        Raises:
+            ConnectionError: Redis does not answer.
+        """
+        if await self._call("charge", tenant, id, used, subjects, lease=int(REMEMBERED * 1000)) is None:
+            raise ConnectionError("a lost turn was not charged to its limits")
+
+    def died(self, gateway: str) -> None:
+        """Give back what a gateway holds that has died, soon."""
+        self._dead.died(gateway)
+
+    def returned(self) -> None:
+        """Renew the leases at once: other gateways may have taken this one for dead."""
+        self._doubtful = True
+
     async def renew(self) -> None:
         """Renew the leases of what still runs."""
         by_tenant: dict[str, list[str]] = {}
@@ -293,6 +315,7 @@ class Limiter:
         if self._breaker.circuit is Circuit.CLOSED:
             with contextlib.suppress(RedisError, OSError):  # what was learnt waits
                 await self._idle.sweep()
+                await self._dead.release(self._idle.lately, self._release)
                 if self.expectations.waiting:
                     await self.expectations.exchange()
 
@@ -331,10 +354,20 @@ class Limiter:
     def _state(self, subjects: Sequence[LimitSubject], counters: Sequence[Counters]) -> LimitState:
         return readings.read(subjects, counters, self._settings.soft_limit)
 
+    async def _release(self, tenant: str, part: str) -> None:
+        await self._ask(tenant, release(self._lease, part))
+
     async def _call(
-        self, operation: str, tenant: str, id: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]
+        self,
+        operation: str,
+        tenant: str,
+        id: str,
+        amounts: Amounts,
+        subjects: tuple[LimitSubject, ...],
+        *,
+        lease: int | None = None,
     ) -> ScriptReply | None:
-        reply = await self._ask(tenant, arguments(operation, self._lease, id, amounts, subjects))
+        reply = await self._ask(tenant, arguments(operation, lease or self._lease, id, amounts, subjects))
         if reply is None:
             return None
         given = answer(reply)

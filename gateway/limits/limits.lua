@@ -13,13 +13,14 @@
 --
 -- KEYS: 1 HASH subject -> counters, `clock` -> last time seen (ms)   2 HASH reservation -> what it holds
 --       3 ZSET reservation by end of lease (ms)
--- ARGV: 1 reserve | hold | extend | widen | settle | charge | read | renew   2 lease (ms)   3 reservation
+-- ARGV: 1 reserve | hold | extend | widen | settle | charge | read | renew | release   2 lease (ms)   3 reservation
 --       4.. requests, turns, sockets, input tokens, output tokens, micro-dollars, then name and bounds (MessagePack) of each subject;
---       for renew instead: more reservations
+--       for renew instead: more reservations; for release 3 is a part of the ids of reservations, and the last
 -- `extend` reserves again, and more, in the place of what was reserved; the request was counted then. If it is refused,
 -- everything comes back but that. `hold` and `widen` do the same for what was granted while Redis was away, without
--- asking; `charge` settles it, also if it was not held.
--- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew.
+-- asking; `charge` settles it, also if it was not held. `release` ends the leases of a gateway that has died.
+-- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew, for
+-- release those that were held.
 local UNIT, DAY, STEP = 60000, 86400000, 60000
 local AT, REQUESTS, INPUT, OUTPUT, HELD_INPUT, HELD_OUTPUT, HELD_SPEND = 1, 2, 3, 4, 5, 6, 7
 local TURNS, SOCKETS, THIS_DAY, SPENT_DAY, THIS_MONTH, SPENT_MONTH = 8, 9, 10, 11, 12, 13
@@ -40,7 +41,8 @@ end
 
 -- Subjects of this call, and one read of everything that it needs.
 local subjects, fields = {}, {'clock'}
-if operation ~= 'renew' then
+local counting = operation ~= 'renew' and operation ~= 'release'
+if counting then
     for index = 10, #ARGV, 2 do
         subjects[#subjects + 1] = {name = ARGV[index], bounds = cmsgpack.unpack(ARGV[index + 1])}
         fields[#fields + 1] = ARGV[index]
@@ -129,7 +131,7 @@ end
 for _, subject in ipairs(subjects) do advance(subject.counters, subject.bounds) end
 
 local requests, turns, sockets, input, output, spend = 0, 0, 0, 0, 0, 0
-if operation ~= 'renew' then
+if counting then
     requests, turns, sockets = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
     input, output, spend = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 end
@@ -218,6 +220,16 @@ elseif operation == 'renew' then
             answer = answer + 1
         end
     end
+elseif operation == 'release' then
+    answer = 0
+    for _, reservation in ipairs(call('HKEYS', held)) do
+        local record = string.find(reservation, id, 1, true) and call('HGET', held, reservation)
+        if record and string.sub(record, 1, 1) == HELD then
+            hold(record, -1)
+            mark(reservation, record, ENDED)
+            answer = answer + 1
+        end
+    end
 end
 
 local writes = {'clock', format('%d', now)}
@@ -232,7 +244,7 @@ call('HSET', state, unpack(writes))
 if not stored[1] or floor(seen / DAY) ~= today then
     for _, key in ipairs(KEYS) do call('PERSIST', key) end
 end
-if operation == 'renew' then return answer end
+if not counting then return answer end
 
 -- Subjects that nobody uses any more leave: one is looked at with each settlement.
 if operation == 'settle' and call('HLEN', state) > 64 then

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.errors import InsufficientQuota, InvalidRequest, RateLimited
-from gateway.limits.counters import Amounts, Counters, Gauge, LimitSubject, bounds_of, never_fits
+from gateway.limits.counters import Counters, Gauge, bounds_of, never_fits
 from gateway.protocol.stream import LimitReading, LimitState
+from gateway.records.quota import Amounts, LimitSubject
 
 _TOKENS = ("input_tokens_per_minute", "output_tokens_per_minute")
 _SPEND = ("spend_per_day", "spend_per_month")

@@ -8,7 +8,8 @@ from importlib import resources
 
 from msgspec import Struct
 
-from gateway.limits.counters import Amounts, Counters, LimitSubject, packed_bounds
+from gateway.limits.counters import Counters, packed_bounds
+from gateway.records.quota import Amounts, LimitSubject
 
 SCRIPT = resources.files("gateway.limits").joinpath("limits.lua").read_text("utf-8")
 
@@ -38,7 +39,7 @@ def keys(tenant: str) -> tuple[str, ...]:
 def arguments(
     operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[LimitSubject]
 ) -> list[Argument]:
-    """Return the arguments of all operations but renew."""
+    """Return the arguments of all operations but renew and release."""
     wanted: list[Argument] = [
         operation,
         lease,
@@ -60,8 +61,13 @@ def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
     return ["renew", lease, *ids]
 
 
+def release(lease: int, part: str) -> list[Argument]:
+    """Return the arguments of release. Args: part: of the ids of all reservations whose leases are to end."""
+    return ["release", lease, part]
+
+
 def answer(reply: Sequence[int | bytes]) -> ScriptReply:
-    """Decode the reply of all operations but renew."""
+    """Decode the reply of all operations but renew and release."""
     granted, now, *counters = reply
     return ScriptReply(
         granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gateway.access.identity import Principal
-from gateway.limits.counters import LimitSubject
 from gateway.records.directory import Tenant
-from gateway.records.quota import Mode, Quota
+from gateway.records.quota import LimitSubject, Mode, Quota
 
 
 @lru_cache(maxsize=10_000)

@@ -11,7 +11,6 @@ from gateway.billing.cost import most
 from gateway.config.settings import Settings
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.pools import Engines
-from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
 from gateway.pipeline.prompts import size_of
@@ -19,6 +18,7 @@ from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.sources.engine import output_limit
 from gateway.pipeline.values import Answered, Assessment, Prepared, Progress, Resolved
 from gateway.protocol.stream import LimitState
+from gateway.records.quota import Amounts, LimitSubject
 from gateway.turns import Turn
 from router.route import TierAsleep
 
@@ -110,13 +110,8 @@ class Admission:
             self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
 
     async def settle(self, progress: Progress, answered: Answered | None) -> LimitState:
-        """Charge what was used; what the next tier has used counts against its own model's limits."""
-        used = answered.charged if answered else Amounts()
-        if progress.takeover is not None:
-            earlier = answered.earlier if answered else None
-            await self._limiter.settle(progress.takeover.reservation, used if earlier else Amounts())
-            used = earlier.charged if earlier else used
-        return await self._limiter.settle(progress.admitted.reservation, used)
+        """Charge what was used; return the limits of the turn's own reservation after it."""
+        return [await self._limiter.settle(*owed) for owed in progress.owed(answered)][-1]
 
     def _subjects(self, turn: Turn, model: str | None, adapter: ResolvedAdapter | None) -> tuple[LimitSubject, ...]:
         tenant = self._view.tenant(turn.principal.tenant)

@@ -11,7 +11,7 @@ import msgspec
 
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
-from gateway.billing.ledger import Ledger
+from gateway.billing.ledger import Charge, Ledger
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.tracing import Tracing
 from gateway.pipeline.values import Answered, Progress
@@ -50,7 +50,7 @@ class Metering:
 
     def open(self, progress: Progress) -> None:
         """Open the ledger entry of an admitted turn; exactly one of `close` and `refuse` follows."""
-        self._ledger.open(progress.admitted.turn.id, partial(_if_lost, progress))
+        self._ledger.open(progress.admitted.turn.id, partial(_if_lost, progress), partial(_charges, progress))
 
     def refuse(self, turn: Turn) -> None:
         """Drop the ledger entry of a turn that ended without an answer and before anybody was shown anything."""
@@ -139,3 +139,12 @@ def _if_lost(progress: Progress) -> LedgerEntry | None:
     """Return a running turn's entry for the case that its gateway dies now."""
     answered = progress.cut_off()
     return None if answered is None else entry(answered, "lost")
+
+
+def _charges(progress: Progress) -> list[Charge]:
+    """Return what the limits of a running turn are to be charged for the case that its gateway dies now."""
+    return [
+        Charge(reservation.id, used, reservation.subjects)
+        for reservation, used in progress.owed(progress.cut_off())
+        if reservation.subjects
+    ]

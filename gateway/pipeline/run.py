@@ -87,7 +87,7 @@ class Pipeline:
             answered = await self._drive(turn)
             tier, outcome = answered.tier, outcome_of(answered.streamed)
         except ApiError as error:
-            outcome = "refused"
+            outcome = "unavailable" if error.type == "server_error" else "refused"
             self._metrics.turns.error(error.code)
             if isinstance(error, RateLimited):
                 self._metrics.limits.limited(error.limit)

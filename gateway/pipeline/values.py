@@ -21,13 +21,13 @@ from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.engine import Engine
 from gateway.engines.pool import Pool
 from gateway.errors import ApiError
-from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt
 from gateway.protocol.stream import CacheOutcome, EndReason, TokenUsage
 from gateway.records.directory import Route
+from gateway.records.quota import Amounts
 from gateway.turns import Turn
 from router.cascade import Escalation
 from router.complexity import Complexity
@@ -243,6 +243,17 @@ class Progress:
         streamed = Streamed(reason=reason, usage=usage, error=error)
         earlier = takeover.replaced if takeover is not None else None
         return Answered(self.admitted, streamed, routed.tier, routed.model, earlier=earlier)
+
+    def owed(self, answered: Answered | None) -> list[tuple[Reservation, Amounts]]:
+        """Return what the turn's limits are charged for each reservation, of which its own is the last; what the next
+        tier has used counts against its own model's limits."""
+        used = answered.charged if answered else Amounts()
+        found: list[tuple[Reservation, Amounts]] = []
+        if self.takeover is not None:
+            earlier = answered.earlier if answered else None
+            found.append((self.takeover.reservation, used if earlier else Amounts()))
+            used = earlier.charged if earlier else used
+        return [*found, (self.admitted.reservation, used)]
 
 
 class Source(Protocol):

@@ -43,11 +43,14 @@ class Child:
         *,
         files: Sequence[int] = (),
         grace: float = 10.0,
+        orphaned: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Args: files: what it inherits; grace: seconds in which it must end when it is asked to."""
+        """Args: files: what it inherits; grace: seconds in which it must end when it is asked to; orphaned: the signal
+        with which it ends if its supervisor is killed."""
         self.name = name
         self._files = files
         self._grace = grace
+        self._orphaned = orphaned
         self._command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._process: asyncio.subprocess.Process | None = None
@@ -122,15 +125,15 @@ class Child:
                 stdout=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=self._files,
-                preexec_fn=lambda: die_with(parent),
+                preexec_fn=lambda: die_with(parent, self._orphaned),
             )
         except OSError as error:
             raise ChildFailed(f"{self.name} cannot be started: {error}") from error
 
 
-def die_with(parent: int) -> None:
+def die_with(parent: int, how: signal.Signals = signal.SIGTERM) -> None:
     """In the child, before it becomes its program: have the kernel end it when the supervisor is gone."""
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _libc.prctl(_PR_SET_PDEATHSIG, how)
         if os.getppid() != parent:
             os._exit(1)

@@ -38,6 +38,8 @@ class CommandResult(Struct, frozen=True):
 
     changed: list[str] = []
     error: str | None = None
+    tenants: bool = True
+    """Whether anybody may send requests, as far as is known."""
 
 
 def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> str:

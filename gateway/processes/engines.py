@@ -11,7 +11,6 @@ import msgspec
 from gateway.config import checkpoints
 from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.adapters import registry_url
-from gateway.engines.pool import Pool
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import engine_address, engine_command
 
@@ -24,12 +23,12 @@ class Say(Protocol):
     def __call__(self, line: str) -> None: ...
 
 
-def bounded_context(pool: Pool) -> list[str]:
-    """Say that a tier takes shorter requests than its model could, if that is so."""
-    if pool.context >= pool.text.context:
+def bounded_context(tier: str, taken: int, possible: int) -> list[str]:
+    """Say that a tier takes shorter requests than its model could, if that is so. In tokens."""
+    if taken >= possible:
         return []
     return [
-        f"  the {pool.tier} tier takes {pool.context:,} tokens a request, its model could take {pool.text.context:,}: "
+        f"  the {tier} tier takes {taken:,} tokens a request, its model could take {possible:,}: "
         "kv_tokens and adapter_share say how many (docs/configuration.md)"
     ]
 

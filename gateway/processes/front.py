@@ -63,7 +63,7 @@ class Front(Protocol):
     def tenants(self) -> bool:
         """Whether anybody may send requests, as far as is known."""
 
-    def notes(self) -> list[str]:
+    async def notes(self) -> list[str]:
         """Return what an operator is told once everything answers."""
 
 
@@ -110,9 +110,9 @@ class OneProcess:
         """See `Front`."""
         return bool(self._gateway.view.tenants())
 
-    def notes(self) -> list[str]:
+    async def notes(self) -> list[str]:
         """See `Front`."""
-        return [line for pool in self._gateway.engines.pools for line in bounded_context(pool)]
+        return [line for pool in self._gateway.engines.pools for line in _bounded(pool)]
 
     @property
     def _gateway(self) -> Gateway:
@@ -133,4 +133,8 @@ class OneProcess:
 async def _answering(pool: Pool) -> list[str]:
     [engine] = pool.engines
     await engine.client.wait_connected()
-    return bounded_context(pool)
+    return _bounded(pool)
+
+
+def _bounded(pool: Pool) -> list[str]:
+    return bounded_context(pool.tier, pool.context, pool.text.context)

@@ -69,7 +69,8 @@ class PlannedGateway:
                 await self._welcome(gateway, plan)
                 self._newest = plan.settings
                 same = plan.settings == self.configuration.settings
-                return CommandResult(changed=[] if same else await self.configuration.reload())
+                changed = [] if same else await self.configuration.reload()
+                return CommandResult(changed, tenants=bool(gateway.view.tenants()))
             except (SettingsError, OSError, ValueError) as error:
                 return CommandResult(error=str(error))
 

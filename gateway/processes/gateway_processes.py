@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Collection
@@ -18,6 +19,8 @@ from socket import socket
 
 import msgspec
 
+from engine.checkpoint.opening import open_checkpoint
+from engine.client.engine_client import EngineClient
 from gateway.background import BackgroundTasks, Periodic
 from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration
 from gateway.config.settings import PoolSettings, Settings, SettingsError
@@ -25,6 +28,7 @@ from gateway.engines.arrival import ArrivalState
 from gateway.processes import control
 from gateway.processes import plan as plans
 from gateway.processes.child import Child, ChildFailed
+from gateway.processes.engines import bounded_context
 from gateway.processes.front import NO_ANSWER, Readiness
 from gateway.processes.gateway_process import control_socket, own_socket
 from gateway.processes.plan import Plan
@@ -37,6 +41,8 @@ LOOK = 0.5
 """Seconds between two looks for processes that do not know the newest plan."""
 AGAIN = 5.0
 """Seconds until a process is started again that could not start, while others run."""
+PATIENCE = 2.0
+"""Seconds in which an engine must answer for something to be said of it."""
 END = 15.0
 """Seconds beside `server.drain_timeout` that a process may take to end."""
 
@@ -58,6 +64,7 @@ class SeveralProcesses:
         """The newest plan that each process has taken."""
         self._ready: set[int] = set()
         """Processes that have been ready."""
+        self._tenants = True
         self._stopping = False
         self._changing = asyncio.Lock()
         self._helping = BackgroundTasks("supervisor")
@@ -102,8 +109,7 @@ class SeveralProcesses:
 
     async def add(self, pool: PoolSettings) -> Awaitable[list[str]]:
         """See `Front`: the processes add it themselves once it is no longer among those that come."""
-        [address] = pool.engines
-        return _listening(address.removeprefix("unix://"))
+        return _answering(pool)
 
     async def readiness(self, out: Collection[str]) -> tuple[bool, list[str]]:
         """See `Front`."""
@@ -113,12 +119,15 @@ class SeveralProcesses:
 
     @property
     def tenants(self) -> bool:
-        """See `Front`: only the processes know."""
-        return True
+        """See `Front`: as the process knew that took a plan last."""
+        return self._tenants
 
-    def notes(self) -> list[str]:
-        """See `Front`: only the processes know."""
-        return []
+    async def notes(self) -> list[str]:
+        """See `Front`."""
+        here = [pool for pool in self._configuration.settings.pools if pool.tier not in self._arrivals.coming]
+        own = [pool for pool in here if pool.engines and pool.engines[0].startswith("unix://")]
+        found = await asyncio.gather(*(_answering(pool, PATIENCE) for pool in own))
+        return [line for lines in found for line in lines]
 
     @property
     def _plan(self) -> Plan:
@@ -137,6 +146,7 @@ class SeveralProcesses:
                 [sys.executable, "-m", "gateway.processes.gateway_process", *map(str, words)],
                 files=[self._file.fileno(), *self._inherited],
                 grace=self._configuration.settings.server.drain_timeout + END,
+                orphaned=signal.SIGKILL,  # Redis and engines end too: there is nothing left to finish turns with
             )
             try:
                 await child.run(partial(self._forget, number))
@@ -189,7 +199,7 @@ class SeveralProcesses:
         except OSError:
             return "it is starting; try again in a moment"
         if answer.error is None:
-            self._told[number] = plan
+            self._told[number], self._tenants = plan, answer.tenants
         return answer.error
 
     async def _readiness(self, number: int) -> Readiness:
@@ -203,11 +213,13 @@ class SeveralProcesses:
         return found
 
 
-async def _listening(path: str) -> list[str]:
-    """Wait until a process listens on a Unix socket; there is nothing to say of it."""
-    while True:
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_unix_connection(path)
-            writer.close()
-            return []
-        await asyncio.sleep(0.1)
+async def _answering(pool: PoolSettings, seconds: float | None = None) -> list[str]:
+    """Wait until the first engine of a pool answers, at most so long; return what an operator is told of it."""
+    async with EngineClient(pool.engines[0]) as client:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await client.wait_connected()
+    if client.info is None:
+        return []
+    declared = await asyncio.to_thread(lambda: open_checkpoint(pool.model).context)
+    return bounded_context(pool.tier, client.info.context, declared)

@@ -251,7 +251,7 @@ async def _announce(
         await asyncio.sleep(0.1)
         ready, problems = await front.readiness(engines.out)
         if ready:
-            for line in front.notes():
+            for line in await front.notes():
                 say(line)
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
             if not front.tenants:

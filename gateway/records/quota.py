@@ -1,11 +1,12 @@
-"""Quotas of tenants, keys, users, models and adapters: the same fields wherever a limit can be set. Pure."""
+"""Quotas of tenants, keys, users, models and adapters: the same fields wherever a limit can be set; and what counts
+against them. Pure."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from gateway.records.section import Section
 
@@ -49,3 +50,23 @@ class Quota(Section, frozen=True, omit_defaults=True):
         """This quota, with the fields that it leaves out taken from the one behind it."""
         own = {name: value for name in Quota.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(behind, **own)
+
+
+class LimitSubject(Struct, frozen=True):
+    """A tenant, key, model or adapter whose use is counted."""
+
+    name: str
+    """`tenant`, or a kind and a name, such as `key:ci` or `model:llama-7b`."""
+    quota: Quota
+
+
+class Amounts(Struct, frozen=True):
+    """Amounts that a turn or socket takes from limits."""
+
+    requests: int = 0
+    turns: int = 0
+    sockets: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    spend: int = 0
+    """Cost in micro-dollars."""

@@ -23,12 +23,18 @@ from redis.exceptions import (
     MovedError,
     RedisClusterException,
     TimeoutError,
+    TryAgainError,
 )
 
+from gateway.background import BackgroundTasks
 from gateway.storage.redis import BatchingRedis
 
-REDIRECTIONS = 3
-"""Most times that one command follows its slot to another node."""
+REDIRECTIONS = 6
+"""Most times that one command is sent, because its slot is or goes to another node."""
+_CLOSE_TIMEOUT = 1.0
+"""Seconds that a question about the slots may still take when the client is closed."""
+_UNDER_WAY = 0.05
+"""Seconds until a command is sent again of whose keys some have moved already, and others have not."""
 _REFRESH = 0.25
 """Least seconds between two questions about which node has which slot."""
 _EVERYWHERE = frozenset({"SCRIPT LOAD", "SCRIPT FLUSH", "FLUSHALL", "FLUSHDB"})
@@ -61,6 +67,7 @@ class ClusterRedis(Redis):
         self._make = make
         self._timeout = timeout
         self._clients: dict[str, BatchingRedis] = {}
+        self._leaving = BackgroundTasks("cluster nodes")
         self._observe: Callable[[float, bool], None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._asked = float("-inf")
@@ -97,18 +104,21 @@ class ClusterRedis(Redis):
         if args[0] in _EVERYWHERE:
             nodes = await self.primaries()
             return (await asyncio.gather(*(node.execute_command(*args, **options) for node in nodes)))[0]
-        client = await self.node_of(key_of(args))
+        client, asking = await self.node_of(key_of(args)), False
         for _ in range(REDIRECTIONS):
             try:
-                return await client.execute_command(*args, **options)
-            except MovedError as moved:
-                client = await self.follow(moved)
-            except AskError as asked:
+                if not asking:
+                    return await client.execute_command(*args, **options)
                 # The slot is on the way to a node that takes commands for it right after ASKING only.
-                async with (await self.follow(asked)).pipeline(transaction=False) as pipeline:
+                async with client.pipeline(transaction=False) as pipeline:
                     pipeline.execute_command("ASKING")
                     pipeline.execute_command(*args, **options)
                     return (await pipeline.execute())[1]
+            except AskError as elsewhere:
+                client, asking = await self.follow(elsewhere), not isinstance(elsewhere, MovedError)
+            except TryAgainError:
+                await asyncio.sleep(_UNDER_WAY)
+                client, asking = await self.node_of(key_of(args)), False
             except (ConnectionError, TimeoutError, OSError, ClusterDownError):
                 self.ask_again()
                 raise
@@ -121,8 +131,11 @@ class ClusterRedis(Redis):
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all connections; commands that wait are cancelled."""
         if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+            asking = self._asking
+            await asyncio.wait([asking], timeout=_CLOSE_TIMEOUT)  # redis-py leaves connections open that it is making
+            asking.cancel()
+            await asyncio.wait([asking])
+        await self._leaving.aclose()
         for client in self._clients.values():
             await client.aclose()
         await self._topology.aclose()
@@ -183,10 +196,20 @@ class ClusterRedis(Redis):
                 await self._topology.aclose()
                 await self._topology.initialize()
             self._known = True
+            here = {f"{node.host}:{node.port}" for node in self._topology.get_nodes()}
+            for gone in self._clients.keys() - here:
+                self._leaving.begin(self._let_go(self._clients.pop(gone)))
         except (RedisClusterException, OSError) as error:  # the first is no RedisError
             raise ConnectionError(f"no node of the cluster answers: {error}") from None
         finally:
             self._asking = None
+
+    async def _let_go(self, client: BatchingRedis) -> None:
+        """Close the client of a node that has left, once nothing can wait for an answer of it any more."""
+        try:
+            await asyncio.sleep(self._timeout)
+        finally:
+            await client.aclose()
 
 
 class ClusterPipeline(Pipeline):
@@ -222,9 +245,11 @@ class ClusterPipeline(Pipeline):
             for part, given in zip(parts.values(), await asyncio.gather(*sent), strict=True):
                 answers |= dict(zip(part, given, strict=False))
                 waited += given[len(part) :]
-            left = [index for index in left if isinstance(answers[index], AskError)]
+            left = [index for index in left if isinstance(answers[index], AskError | TryAgainError)]
             if not left:
                 break
+            if any(isinstance(answers[index], TryAgainError) for index in left):
+                await asyncio.sleep(_UNDER_WAY)
         results = [answers[index] for index in range(len(stack))]
         if raise_on_error:
             self.raise_first_error(stack, results)
@@ -249,19 +274,27 @@ class ClusterPipeline(Pipeline):
         """Run the commands of one node, each with what it was answered before. A transaction that was refused has been
         run in no part of it."""
         stack: list[Any] = []
+        asking = False
         for before, command in commands:
             if isinstance(before, AskError) and not isinstance(before, MovedError):
-                stack.append(_ASKING)
+                asking = True
+                if not self.is_transaction:
+                    stack.append(_ASKING)
             stack.append(command)
         if waiting is not None:
             stack.append(waiting)
         async with node.pipeline(transaction=self.is_transaction) as pipeline:
             pipeline.command_stack, pipeline.scripts = [*stack], set(scripts)
             try:
+                if asking and self.is_transaction:  # right before MULTI it holds for the whole of it
+                    if scripts:
+                        await pipeline.load_scripts()  # type: ignore[no-untyped-call]
+                        pipeline.scripts.clear()
+                    await pipeline.immediate_execute_command("ASKING")  # type: ignore[no-untyped-call]
                 given = await pipeline.execute(raise_on_error=False)
                 return [answer for sent, answer in zip(stack, given, strict=True) if sent is not _ASKING]
-            except MovedError as moved:
-                return [moved] * len(commands)
+            except (AskError, TryAgainError) as elsewhere:
+                return [elsewhere] * len(commands)
             except (ConnectionError, TimeoutError, OSError, ClusterDownError):
                 self._cluster.ask_again()
                 raise

@@ -14,7 +14,8 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.config.redis import RedisAddress, parse
+from engine.redis_address import RedisAddress
+from gateway.config.redis import parse
 from gateway.config.settings import Settings, SettingsError
 from gateway.errors import Unavailable
 from gateway.storage.cluster import ClusterRedis

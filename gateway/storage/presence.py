@@ -59,6 +59,8 @@ class Presence:
         self.facts = facts
         self.on_death: list[Callable[[str], None]] = []
         """Called with the id of each gateway that has died."""
+        self.on_return: list[Callable[[], None]] = []
+        """Called when this gateway was no longer in the index: others took it for dead, or Redis has lost it."""
         self._neighbours = Neighbours()
         self._beats = 0
         self._away = False
@@ -142,6 +144,9 @@ class Presence:
         for answer in (added, members):
             if isinstance(answer, Exception):
                 raise answer
+        if added and self._beats > 1:
+            for tell_own in self.on_return:
+                tell_own()
         beats = {name.decode(): beat for name, beat in cast("list[tuple[bytes, float]]", members)}
         beats.pop(self.id, None)
         dead = self._neighbours.look(beats, _connected(rest[0]) if known else ())

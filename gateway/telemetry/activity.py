@@ -23,6 +23,7 @@ class Sums(Struct):
     """Ended, refused ones included."""
     refused: int = 0
     failed: int = 0
+    """Those that no engine could answer included."""
     input_tokens: int = 0
     cached_tokens: int = 0
     """Of `input_tokens`, those found in an engine's prefix cache."""
@@ -93,7 +94,7 @@ class Activity:
         sums = counted.current(_interval(now))
         sums.turns += 1
         sums.refused += outcome == "refused"
-        sums.failed += outcome == "failed"
+        sums.failed += outcome in ("failed", "unavailable")
 
     def answered(self, tenant: str, cache: str, usage: tuple[int, int, int], now: float) -> None:
         """It was answered. Args: cache: hit, miss or bypass; usage: input, cached input and output tokens."""

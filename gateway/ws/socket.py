@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -29,13 +28,13 @@ from gateway.config.origin import origin_allowed
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
 from gateway.http.exchange import error_response
-from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import socket_subjects
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
+from gateway.records.quota import Amounts
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns, Viewer
 from gateway.ws import waiting
@@ -393,6 +392,6 @@ class SocketConnections:
         """Count the socket beside those of other gateways, if the tenant or key has a limit of them."""
         tenant = self._view.tenant(principal.tenant)
         subjects = socket_subjects(self._settings.limits, tenant, principal)
-        return await self._limiter.reserve(
-            principal.tenant, f"socket_{secrets.token_hex(12)}", Amounts(sockets=1), subjects
-        )
+        # It names this gateway, as a turn's does: what a gateway holds that dies is found by that.
+        id = self._turns.ids.new(principal.tenant).replace("resp_", "socket_")
+        return await self._limiter.reserve(principal.tenant, id, Amounts(sockets=1), subjects)

@@ -22,7 +22,7 @@ LATENCIES = {
     "itl": "between texts (ITL)",
     "tpot": "per output token (TPOT)",
     "e2e": "whole turn (E2E)",
-    "late": "of which waiting to be sent",
+    "late": "waiting to be sent",
     "resumed": "cut until resumed",
     "stopped": "cancelled until ended",
 }

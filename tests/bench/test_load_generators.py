@@ -14,34 +14,17 @@ from bench.load_generators import CHUNKS, ITL, STALL, TTFT, GeneratorRow, differ
 from bench.peers import python_of
 
 
-def simulated(rate: float, turns: int, stop: float) -> GeneratorRow:
-    """The stub's timers, one after the other, as a stopped process runs them."""
-
-    def fired(due: float) -> float:
-        return stop + STALL if stop <= due < stop + STALL else due
-
-    ttft, tpot, e2e = [], [], []
-    for number in range(turns):
-        start = (number + 0.5) / rate
-        first = last = fired(fired(start) + TTFT)
-        for _ in range(CHUNKS - 1):
-            last = fired(last + ITL)
-        ttft.append(first - start)
-        tpot.append((last - first) / (CHUNKS - 1))
-        e2e.append(last - start)
-    means = {name: 1000 * sum(values) / turns for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e))}
-    middle = 1000 * sorted(ttft)[turns // 2]
-    return GeneratorRow(
-        "simulated", True, turns, means["ttft"], middle, middle, 1000 * max(ttft), means["tpot"], means["e2e"]
-    )
-
-
-@pytest.mark.parametrize("stop", [10.0, 10.017, 9.99])
-def test_the_arithmetic_of_a_stop_is_that_of_a_simulation(stop: float) -> None:
-    known = expected(200.0, 6000)
-    found = simulated(200.0, 6000, stop)
-    assert difference(found, known) < 0.002
-    assert found.ttft_max == pytest.approx(known.ttft_max, rel=0.01)
+def test_what_there_is_to_see_of_a_stop_is_arithmetic() -> None:
+    """Of evenly spread turns: those due in the stop wait for its end, those that run for what is due in it."""
+    rate, turns, length = 200.0, 6000, TTFT + (CHUNKS - 1) * ITL
+    found = expected(rate, turns)
+    ttft = TTFT + rate / turns * (STALL**2 / 2 + TTFT * (STALL - TTFT / 2))
+    e2e = length + rate / turns * (STALL**2 / 2 + length * (STALL - length / 2))
+    assert found.ttft_mean == pytest.approx(1000 * ttft, rel=0.001)
+    assert found.e2e_mean == pytest.approx(1000 * e2e, rel=0.001)
+    assert found.tpot_mean == pytest.approx(1000 * (e2e - ttft) / (CHUNKS - 1), rel=0.001)
+    assert found.ttft_max == pytest.approx(1000 * (TTFT + STALL), rel=0.01)
+    assert found.ttft_p50 == pytest.approx(1000 * TTFT)
 
 
 @pytest.mark.deep
@@ -57,7 +40,7 @@ def test_both_say_the_same_of_one_stub(tmp_path: Path, monkeypatch: pytest.Monke
     assert [row.generator for row in rows] == [
         "roundhouse load",
         "guidellm",
-        "arithmetic",
+        "what there is to see",
         "roundhouse load",
         "guidellm",
     ]

@@ -115,6 +115,7 @@ ttl = 1.0
 on_redis_down = "{on_redis_down}"
 [usage]
 entries_per_day = 1000000
+journals = "{self.folder}/usage"
 [turns]
 move_timeout = {MOVE_SECONDS}
 default_max_output_tokens = 160

@@ -18,17 +18,25 @@ from tests.gateway.telemetry.test_metrics import exercised
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
-DASHBOARD = DEPLOY / "grafana" / "roundhouse.json"
+DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 LABELS_OF_PROMETHEUS = {"instance", "job"}
 
 
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    for dashboard in DASHBOARDS:
+        yield from json.loads(dashboard.read_text("utf-8"))["panels"]
+
+
 def expressions() -> Iterator[tuple[str, str]]:
-    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+    for panel in panels():
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"]
-    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
-        for rule in group["rules"]:
-            yield rule["alert"], rule["expr"]
+    for rule in rules():
+        yield rule.get("alert") or rule["record"], rule["expr"]
 
 
 def served() -> dict[str, set[str]]:
@@ -45,26 +53,29 @@ def served() -> dict[str, set[str]]:
 def test_every_metric_and_label_that_is_asked_for_exists(where: str, expression: str) -> None:
     known = served()
     asked = set(re.findall(r"\broundhouse_\w+", expression))
-    assert asked or expression.startswith("up{"), where
+    recorded = set(re.findall(r"\broundhouse:[\w:]+", expression))
+    assert asked or recorded or expression.startswith(("up{", "vector(")), where
     assert asked <= set(known), where
+    assert recorded <= {rule.get("record") for rule in rules()}, where
     selected = set(re.findall(r'(\w+)\s*(?:=~|!=|!~|=)\s*"', expression))
     grouped = {label.strip() for labels in re.findall(r"\bby\s*\(([^)]*)\)", expression) for label in labels.split(",")}
-    may = LABELS_OF_PROMETHEUS.union(*(known[name] for name in asked))
+    may = LABELS_OF_PROMETHEUS.union(*(known[name] for name in asked), ["objective"] if recorded else [])
     assert selected | grouped <= may, where
 
 
 def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
     """A new metric is shown, or somebody has decided that it is not."""
     left_out = {
-        "roundhouse_background_failures",
+        "roundhouse_background_failures", "roundhouse_backup_timestamp_seconds",
         "roundhouse_config_changed_timestamp_seconds", "roundhouse_config_reloads", "roundhouse_config_valid",
         "roundhouse_directory_set_back", "roundhouse_directory_unconfirmed_changes",
-        "roundhouse_engine_leases_refused", "roundhouse_engine_lent_blocks", "roundhouse_engine_preemptions",
+        "roundhouse_engine_leases", "roundhouse_engine_leases_refused", "roundhouse_engine_lent_blocks",
+        "roundhouse_engine_preemptions",
         "roundhouse_engine_waiting_tokens", "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
         "roundhouse_redis_up",
         "roundhouse_websocket_closed",
     }  # fmt: skip
-    shown = DASHBOARD.read_text("utf-8")
+    shown = "".join(dashboard.read_text("utf-8") for dashboard in DASHBOARDS)
     families = {family.name for family in text_string_to_metric_families(exercised().page().decode())}
     missing = {name for name in families if name not in shown and not name.endswith("_created")}
     assert missing == left_out
@@ -73,7 +84,7 @@ def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
 def test_a_panel_asks_how_fast_a_counter_grows_and_no_gauge() -> None:
     """A counter starts again at 0 with its process, which `rate` knows of and `deriv` does not."""
     types = {family.name: family.type for family in text_string_to_metric_families(exercised().page().decode())}
-    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+    for panel in panels():
         for target in panel.get("targets", []):
             assert "deriv(" not in target["expr"], panel["title"]
             for name in re.findall(r"\b(?:rate|increase)\((roundhouse_\w+)", target["expr"]):
@@ -81,9 +92,10 @@ def test_a_panel_asks_how_fast_a_counter_grows_and_no_gauge() -> None:
                 assert types[family] in ("counter", "histogram"), panel["title"]
 
 
-def test_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.stem)
+def test_panels_do_not_overlap(dashboard: Path) -> None:
     cells: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+    for panel in json.loads(dashboard.read_text("utf-8"))["panels"]:
         at: dict[str, Any] = panel["gridPos"]
         own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not own & cells, panel["title"]

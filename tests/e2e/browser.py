@@ -143,6 +143,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Characters of one delta."""
     pause: float = 0.0
     """Seconds between deltas."""
+    cost: int | None = None
+    """Micro-dollars."""
     call: tuple[str, str] | None = None
     """Name and arguments of a function call after the text."""
     hold_at: int | None = None
@@ -183,7 +185,7 @@ class ScriptedPipeline:
         elif answer.failure:
             turn.append(Finished("error", usage, answer.failure))
         else:
-            turn.append(Finished("stop", usage))
+            turn.append(Finished("stop", usage, cost=answer.cost))
 
     async def _write(self, turn: Turn, answer: Answer) -> int:
         self._gate.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -43,9 +44,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def fetching(hub: str, files: dict[str, bytes], folder: Path) -> Iterator[Installation]:
+def fetching(
+    hub: str, files: dict[str, bytes], folder: Path, *, kv_tokens: int = 4096, **environment: str
+) -> Iterator[Installation]:
     """A Roundhouse that has no models."""
-    catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(TIERS, "kv_tokens = 4096"))
+    catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(TIERS, f"kv_tokens = {kv_tokens}"))
     running = Installation(
         tiers=(),
         ROUNDHOUSE_MODELS_SERVE="small,medium,large",
@@ -54,6 +57,7 @@ def fetching(hub: str, files: dict[str, bytes], folder: Path) -> Iterator[Instal
         HF_ENDPOINT=hub,
         HF_HOME=str(folder / "hf"),
         XDG_STATE_HOME=str(folder / "state"),
+        **environment,
     )
     try:
         yield running
@@ -111,6 +115,27 @@ def test_the_first_model_answers_while_the_others_come(
             expect(tab.page.locator("#model")).to_contain_text("tiny-large")
             assert ask(running, "medium")["model"] == "tiny-medium"
             assert ask(running, "tiny-large")["tier"] == "large"
+            assert readiness(running) == {"status": "ready", "problems": []}
+            assert running.stop() == 0
+
+
+def test_models_that_come_reach_every_gateway_process(files: dict[str, bytes], tmp_path: Path) -> None:
+    two = {"ROUNDHOUSE_SERVER_GATEWAYS": "2"}
+    with file_server() as server:
+        server.publish("small.gguf", files["small"])
+        server.publish("medium.gguf", files["medium"], hold=True)
+        server.publish("large.gguf", files["large"])
+        with fetching(server.url, files, tmp_path, kv_tokens=2048, **two) as running:
+            assert "the small tier takes 1,024 tokens a request" in running.wait_ready()
+            for _ in range(6):  # whichever process takes the connection
+                routed = ask(running, "medium")
+                assert routed["tier"] == "small" and "the medium tier is coming" in str(routed["reasons"])
+            server.release("medium.gguf")
+            assert "the medium tier takes 1,024 tokens a request" in running.wait_said("the large tier answers")
+            in_a_row, deadline = 0, time.monotonic() + 60
+            while in_a_row < 12:
+                in_a_row = in_a_row + 1 if ask(running, "medium")["tier"] == "medium" else 0
+                assert time.monotonic() < deadline
             assert readiness(running) == {"status": "ready", "problems": []}
             assert running.stop() == 0
 

@@ -85,7 +85,9 @@ def test_a_line_says_that_no_model_could_be_fetched(tab: Visit, server: Scripted
 
 def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:
     """The empty page offers questions; the answer streams in as markdown; the card shows the decision."""
-    server.pipeline.answers["Tell me a joke."] = Answer(text="What a **fine** pun.", tier="medium", complexity=0.27)
+    server.pipeline.answers["Tell me a joke."] = Answer(
+        text="What a **fine** pun.", tier="medium", complexity=0.27, cost=4_217
+    )
     examples = tab.page.get_by_role("list").get_by_role("button")
     examples.filter(has_text="Tell me a joke.").click()
     expect(answer(tab.page).locator("strong")).to_have_text("fine")
@@ -100,6 +102,8 @@ def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, s
     expect(card.get_by_role("img")).to_have_attribute("aria-label", re.compile("^0.27 on a scale"))
     expect(card).to_contain_text("Miss: a model wrote this")
     expect(card).to_contain_text("30 read (16 of them known already), 5 written")
+    expect(card.locator("dt", has_text="Cost")).to_be_visible()
+    expect(card).to_contain_text("$0.0042")
     expect(tab.page.get_by_role("status")).to_have_text("Answer complete")
 
 

@@ -153,7 +153,7 @@ def test_only_the_newest_turns_are_remembered(page: Page) -> None:
         """async () => {
           const { loadTurns, saveTurns } = await import("/static/js/storage.js");
           const turns = (count, length) =>
-            [...Array(count).keys()].map((id) => ({ id, question: "q", text: "x".repeat(length) }));
+            [...Array(count).keys()].map((id) => ({ id, parent: null, question: "q", text: "x".repeat(length) }));
           const kept = [];
           for (const [room, all] of [[1e9, turns(150, 1)], [1e9, turns(20, 99_999)], [3000, turns(50, 100)]]) {
             const entries = {};
@@ -165,8 +165,8 @@ def test_only_the_newest_turns_are_remembered(page: Page) -> None:
                 entries[key] = value;
               },
             };
-            saveTurns(storage, all);
-            const loaded = loadTurns(storage);
+            saveTurns(storage, { turns: all, leaf: null });
+            const loaded = loadTurns(storage).turns;
             kept.push([loaded.length, loaded.at(-1).id]);
           }
           return kept;

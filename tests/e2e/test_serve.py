@@ -74,6 +74,20 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
         assert gone(running)
 
 
+def test_several_gateway_processes_start_with_the_same_advice_as_one(tmp_path: Path) -> None:
+    """Which tiers take short requests only, and that nobody may send any yet."""
+    [pool] = demo_settings().pools
+    config = tmp_path / "roundhouse.toml"
+    config.write_text(f'[[pools]]\ntier = "small"\nname = "demo"\nmodel = "{pool.model}"\nkv_tokens = 512\n')
+    running = Installation(tiers=(), ROUNDHOUSE_CONFIG=str(config), ROUNDHOUSE_SERVER_GATEWAYS="2")
+    try:
+        said = running.wait_said("nobody may send requests yet")
+        assert "the small tier takes 256 tokens a request, its model could take" in said
+        assert running.stop() == 0
+    finally:
+        running.close()
+
+
 def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "small"))
     exchanged = f'\n[[pools]]\ntier = "small"\nname = "own"\nmodel = "{folder}"\nsha256 = "{checkpoint_digest(folder)}"'

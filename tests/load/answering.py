@@ -203,12 +203,13 @@ def _chunk(chunk: Event) -> bytes:
 
 
 @contextlib.contextmanager
-def answering_server() -> Iterator[tuple[AnsweringServer, str]]:
-    """Serve from a thread; gives the state, and the address."""
+def answering_server(certificate: str | None = None) -> Iterator[tuple[AnsweringServer, str]]:
+    """Serve from a thread, with TLS if there is a file with a certificate and its key; gives the state and address."""
     state = AnsweringServer()
-    server = uvicorn.Server(
-        uvicorn.Config(state.app, host="127.0.0.1", port=0, log_level="error", ws="websockets-sansio")
+    config = uvicorn.Config(
+        state.app, host="127.0.0.1", port=0, log_level="error", ws="websockets-sansio", ssl_certfile=certificate
     )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -216,7 +217,7 @@ def answering_server() -> Iterator[tuple[AnsweringServer, str]]:
             assert thread.is_alive()
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield state, f"http://127.0.0.1:{port}"
+        yield state, f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import resource
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
 from load.command import KEYS_VARIABLE, command
 from load.report.document import LoadReport
-from tests.load.answering import KEYS, AnsweringServer
+from tests.load.answering import KEYS, AnsweringServer, answering_server
 
 ROOT = Path(__file__).parents[2]
 SHORT = ("--rate", "50", "--requests", "10", "--duration", "5", "--seed", "1")
@@ -91,6 +95,21 @@ def test_json_is_the_report(answering: tuple[AnsweringServer, str]) -> None:
     assert report.run.summary.turns == 10
     assert set(report.groups["protocol"]) == {"chat", "responses"}
     assert set(report.groups["tenant"]) == {"tenant-1", "tenant-2"}
+
+
+def test_a_server_behind_tls_needs_a_certificate_that_is_trusted(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    with answering_server(str(tmp_path / "server.pem")) as (server, url):
+        arguments = [sys.executable, "-m", "load", url, *SHORT, "--protocol", "chat", "--protocol", "responses"]
+        environment = {**os.environ, KEYS_VARIABLE: KEYS[0]}
+        refused = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 3 and "certificate" in refused.stderr
+        trusting = {**environment, "SSL_CERT_FILE": str(tmp_path / "authority.pem")}
+        trusted = subprocess.run(arguments, env=trusting, capture_output=True, text=True, timeout=60)
+        assert trusted.returncode == 0, trusted.stdout + trusted.stderr
+        assert len(server.bodies) == 10
 
 
 def test_a_search_tells_the_rate(answering: tuple[AnsweringServer, str]) -> None:

@@ -12,6 +12,8 @@ from router.replica import Replica, ReplicaChoice, ReplicaPolicy, ReplicaReason,
 
 POLICY = ReplicaPolicy()
 DRAWS = st.integers(0, 2**64 - 1)
+DRAWN = [low << 31 | high << 63 | at for low in range(2) for high in range(2) for at in range(2)]
+"""Draws that choose each of two replicas first, in either way."""
 
 
 def replica(number: int = 0, **facts: object) -> Replica:
@@ -78,6 +80,19 @@ def test_if_all_replicas_fail_all_are_used() -> None:
 def test_a_conversation_stays_where_it_was_among_equals() -> None:
     for draw in range(4):
         assert first(replica(0), replica(1, sticky=True), replica(2), draw=draw) == "small-1"
+
+
+def test_of_equal_replicas_the_near_one_comes_first_and_premium_turns_avoid_spot() -> None:
+    """A tie-break only: less load, or a prefix that is known, counts more."""
+    near, spot, far = replica(0, near=True, spot=True), replica(1, near=True), replica(2)
+    for draw in DRAWN:
+        order = choose([far, near], 10, POLICY, draw).order
+        assert order == ("small-0", "small-2")
+        assert choose([near, spot], 10, POLICY, draw, premium=True).order == ("small-1", "small-0")
+        assert choose([far, replica(3, spot=True)], 10, POLICY, draw, premium=True).order[0] == "small-2"
+        assert first(replica(0, near=True, load=1), far, draw=draw) == "small-2"
+        assert first(replica(0, near=True), replica(2, matched_tokens=1), draw=draw) == "small-2"
+    assert {choose([near, spot], 10, POLICY, draw).order[0] for draw in DRAWN} == {"small-0", "small-1"}
 
 
 def test_a_miss_takes_the_less_loaded_of_two() -> None:

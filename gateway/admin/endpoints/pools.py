@@ -182,7 +182,6 @@ def _pool(pool: Pool, controls: Mapping[str, ReplicaControl]) -> PoolState:
 
 def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
     report, load = engine.client.load, None
-    lease = next((each for each in engine.pool.leases if each.id == engine.name), None)
     if report is not None:
         load = ReplicaLoad(
             running=report.running,
@@ -203,9 +202,9 @@ def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
         move_after=control.move_after,
         turns=engine.client.live,
         connected=engine.client.connected,
-        registered=lease is not None,
-        zone=lease.zone if lease else "",
-        spot=lease.spot if lease else False,
+        registered=engine.lease is not None,
+        zone=engine.lease.zone if engine.lease else "",
+        spot=engine.spot,
         circuit=engine.breaker.circuit.value,
         carried_tokens=engine.load,
         load=load,

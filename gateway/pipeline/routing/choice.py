@@ -96,7 +96,8 @@ class Routing:
         turn, decision = dispatched.turn, dispatched.decision
         version = dispatched.adapter.version if dispatched.adapter else None
         prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
-        question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
+        previous, premium = turn.request.previous_response_id, dispatched.share.service == "premium"
+        question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, previous, premium)
         return self._engines.place(decision, question)
 
     def _coming(self, turn: Turn) -> list[ComingTier]:

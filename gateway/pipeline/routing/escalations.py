@@ -18,7 +18,6 @@ from gateway.billing.cost import most
 from gateway.config.settings import Settings
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
-from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import subjects_of
 from gateway.pipeline.metering import Metering
@@ -26,6 +25,7 @@ from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import TurnSink
 from gateway.pipeline.values import Answered, Dispatched, Progress
 from gateway.protocol.stream import Earlier, TurnEvent
+from gateway.records.quota import Amounts
 from gateway.telemetry.metrics.process import Metrics
 from router.cascade import CascadeSignal, Escalation, escalate, next_tier, sentence, signal
 from router.route import RouteReason

@@ -168,7 +168,8 @@ class StoredAnswers:
         shown = turn.log.text
         progress.found(outcome="hit")
         if not shown:
-            self._announce(progress.admitted, entry.tier, entry.model, entry.input_tokens, reasons)
+            known = f"the same request was answered by the {entry.tier} tier before: that answer is given again"
+            self._announce(progress.admitted, entry.tier, entry.model, entry.input_tokens, reasons or (known,))
             if entry.shape.lengths:
                 turn.append(Replayed(entry.text, entry.shape.lengths, entry.shape.token_ids, entry.shape.token_counts))
         elif not entry.text.startswith(shown):
@@ -188,7 +189,8 @@ class StoredAnswers:
 
         def announce(routed: Routed) -> None:
             progress.found(outcome="hit")
-            self._announce(progress.admitted, routed.tier, routed.model, routed.input_tokens)
+            under_way = f"the same request is being answered by the {routed.tier} tier: that answer is given here too"
+            self._announce(progress.admitted, routed.tier, routed.model, routed.input_tokens, (under_way,))
 
         patience = self._settings.follow_seconds
         streamed = await self._flights.follow(
@@ -203,9 +205,7 @@ class StoredAnswers:
         self._statistics.add(turn.principal.tenant, "exact_join")
         return self._saved(progress, streamed)
 
-    def _announce(
-        self, admitted: Admitted, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...] = ()
-    ) -> None:
+    def _announce(self, admitted: Admitted, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...]) -> None:
         if admitted.turn.log.items:
             return  # it was told before the first text
         base = admitted.adapter.model if admitted.adapter else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from engine.load_metrics import COUNTERS, GAUGES
+from engine.registration import Lease
 from engine.wire import Load
 from gateway.telemetry.metrics.registry import MAX_SERIES, MetricRegistry
 
@@ -20,6 +23,13 @@ class EngineMetrics:
             "Whether an engine is connected.",
             "replica tier model",
             read=lambda: ((engine, up) for engine, (up, _) in self._engines.items()),
+        )
+        self._announced: dict[str, Counter[tuple[str, str]]] = {}
+        registry.read_gauge(
+            "roundhouse_engine_leases",
+            "Engines that have announced themselves, by tier, zone and state (ready, draining, asleep).",
+            "tier zone state",
+            read=lambda: islice(self._read_leases(), MAX_SERIES),
         )
         self._refused = registry.counter(
             "roundhouse_engine_leases_refused",
@@ -42,6 +52,10 @@ class EngineMetrics:
         if engine in self._engines or len(self._engines) < MAX_SERIES:
             self._engines[engine] = (up, load)
 
+    def announced(self, tier: str, leases: Iterable[Lease]) -> None:
+        """Take over the leases of a tier; called when the page is read."""
+        self._announced[tier] = Counter((lease.zone, lease.state) for lease in leases)
+
     def wanted(self, tier: str, turns: int) -> None:
         """Set how many turns wait for a tier that may sleep; called when the page is read."""
         self._wanted(tier).set(turns)
@@ -53,6 +67,11 @@ class EngineMetrics:
     def left(self, replica: str, tier: str, model: str) -> None:
         """Forget an engine that is not one of this gateway's any more."""
         self._engines.pop((replica, tier, model), None)
+
+    def _read_leases(self) -> Iterator[tuple[Sequence[str], float]]:
+        for tier, counts in self._announced.items():
+            for (zone, state), count in counts.items():
+                yield (tier, zone, state), count
 
     def _read(self, field: str) -> Iterator[tuple[Sequence[str], float]]:
         for (replica, _, _), (up, load) in self._engines.items():

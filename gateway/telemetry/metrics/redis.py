@@ -20,6 +20,10 @@ class RedisMetrics:
             "roundhouse_redis_errors", "Round trips to Redis that failed or took too long."
         )()
         self._redis_up = registry.gauge("roundhouse_redis_up", "Whether Redis answered the last time it was asked.")()
+        self._backup = registry.gauge(
+            "roundhouse_backup_timestamp_seconds",
+            "Unix time at which the last whole `roundhouse backup` of this Redis began; 0 if none is known.",
+        )()
         self._ledger_lag = registry.gauge(
             "roundhouse_ledger_lag_seconds",
             "Seconds since Redis last had every entry of the usage ledger, while some wait for it.",
@@ -57,6 +61,10 @@ class RedisMetrics:
 
     def asked(self, *, answered: bool) -> None:
         self._redis_up.set(answered)
+
+    def backed_up(self, at: int) -> None:
+        """Set when the last backup began, in seconds since 1970."""
+        self._backup.set(at)
 
     def watch_ledger(self, lag: Callable[[], float], dropped: Callable[[], float]) -> None:
         """Take the functions that give the ledger's lag and its lost entries; both are called when the page is read."""

@@ -11,7 +11,9 @@ _OVERHEAD_SECONDS = (
 )
 
 
-_OUTCOMES = ("completed", "incomplete", "blocked", "cancelled", "failed", "refused")
+_UNROUTED = ("refused", "unavailable")
+"""Outcomes of turns that no tier has answered."""
+_OUTCOMES = ("completed", "incomplete", "blocked", "cancelled", "failed", *_UNROUTED)
 
 
 class TurnMetrics:
@@ -20,7 +22,7 @@ class TurnMetrics:
     def __init__(self, registry: MetricRegistry) -> None:
         self._turns = registry.counter(
             "roundhouse_turns",
-            f"Turns ended, by tier and outcome ({', '.join(_OUTCOMES)}).",
+            f"Turns ended, by tier and outcome ({', '.join(_OUTCOMES)}: no engine could answer in time).",
             "tier outcome",
         )
         self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
@@ -52,7 +54,7 @@ class TurnMetrics:
     def expect(self, tier: str) -> None:
         """Begin the series of a tier that serves at 0, so that the first failure is a rise."""
         for outcome in _OUTCOMES:
-            self._turns("" if outcome == "refused" else tier, outcome)
+            self._turns("" if outcome in _UNROUTED else tier, outcome)
         self._moves(tier)
 
     def started(self) -> None:

@@ -98,9 +98,9 @@ async def test_an_option_that_nobody_knows_ends_no_engine() -> None:
 )
 def test_an_address_that_cannot_be_read_is_not_told(url: str) -> None:
     """It may hold a password, and the message goes to the log."""
-    with pytest.raises(ValueError, match="--register needs") as refused:
+    with pytest.raises(ValueError, match="--register: ") as refused:
         Announcer(url, KEY)
-    assert "se" not in str(refused.value).replace("rediss", "").replace("password", "").replace("address", "")
+    assert "se" not in str(refused.value).replace("sentinel", "")
 
 
 def test_a_key_is_read(tmp_path: Path) -> None:

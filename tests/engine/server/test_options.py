@@ -61,6 +61,7 @@ def test_what_does_not_fit_is_refused_by_name(words: list[str], message: str) ->
         ({"tls_cert": Path("c"), "tls_key": Path("k")}, "belong together: give all three"),
         ({"speculate": "draft"}, "--speculate draft needs --draft-model"),
         ({"draft_model": Path("d")}, "--draft-model is of no use with --speculate off"),
+        ({"probes": "http://0.0.0.0:9002"}, "--probes: give HOST:PORT"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(wrong: dict[str, Path | str], message: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from engine.server.host import EngineServer
 from tests.engine.peers import peer_of
@@ -34,3 +38,18 @@ async def test_an_engine_says_whether_it_lives_is_ready_and_how_loaded_it_is(
         server.drain(0.0)
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_second_port_answers_probes_and_nothing_else(server: EngineServer) -> None:
+    """For engines at wss://, whose own port asks for a certificate that an orchestrator does not have."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        probes = f"127.0.0.1:{free.getsockname()[1]}"
+    async with (
+        server.listening("ws://127.0.0.1:0"),
+        server.probed(probes),
+        httpx2.AsyncClient(base_url=f"http://{probes}") as client,
+    ):
+        for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/", 404)):
+            assert (await client.get(path)).status_code == status
+        with pytest.raises(InvalidStatus):
+            await connect(f"ws://{probes}")

@@ -202,22 +202,6 @@ class TestLedger:
             assert await asyncio.gather(ledger.flush(), ledger.flush(), ledger.flush()) == [True] * 3
             assert [one.turn for one in await entered(redis)] == [f"resp_{index}" for index in range(500)]
 
-    async def test_running_turns_of_a_dead_gateway_are_entered_as_lost(self, redis_url: str, tmp_path: Path) -> None:
-        """With the figures of their last checkpoint; one that had ended since is not entered twice."""
-        async with client(redis_url) as redis:
-            ledger = Ledger(redis, UsageSettings(), tmp_path)
-            for index in (1, 2, 3):
-                ledger.open(f"resp_{index}", lambda index=index: entry(index, outcome="lost", output=index))
-            await ledger.flush()
-            ledger.close("resp_2", entry(2, output=20))
-            await ledger.flush()
-            ledger.close("resp_1", entry(1, output=10))
-            die(ledger)
-            await Ledger(redis, UsageSettings(), tmp_path).adopt()
-            found = {one.turn: (one.outcome, one.output) for one in await entered(redis)}
-            assert found == {"resp_1": ("completed", 10), "resp_2": ("completed", 20), "resp_3": ("lost", 3)}
-            assert (await counted(redis))[Group("llama", "", "ci")].turns == 3
-
     async def test_a_disk_that_cannot_be_used_costs_safety_and_no_entry(self, redis_url: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         async with client(redis_url) as redis:

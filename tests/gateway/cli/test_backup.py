@@ -19,12 +19,12 @@ from gateway.cli import backup_keys
 from gateway.cli.backup_file import BackupHeader, BackupWriter, DamagedBackup, KeyFrame, PartFrame, read
 from gateway.cli.root import main
 from gateway.config.settings import Settings, TurnSettings, UsageSettings
-from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.limiter import Limiter
 from gateway.processes.redis_server import claim
 from gateway.protocol.requests import Message
 from gateway.records.directory import Key, Tenant
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
+from gateway.storage.presence import Presence
 from gateway.turns.conversations import Conversations
 from gateway.turns.seal import Seal
 from tests.conftest import redis_server
@@ -111,6 +111,7 @@ async def test_everything_comes_back_and_nothing_else(redis: Redis, redis_url: s
     assert done.exit_code == 0, done.output
     async with Redis.from_url(second) as other:
         before, after = await contents(redis), await contents(other)
+        assert int(before.pop(b"rh1:backup")) == pytest.approx((await redis.time())[0], abs=60)
         spent = b"rh1:limit:{acme}"
         for key in (b"rh1:resp:{acme}:1", b"rh1:limit-held:{acme}", b"rh1:limit-lease:{acme}", spent):
             before.pop(key)
@@ -169,6 +170,21 @@ async def test_a_redis_that_is_not_empty_is_refused_unless_forced(redis: Redis, 
         assert done.exit_code == 0, done.output
         directory = Directory(other, secret=bytes.fromhex(SECRET))
         assert await directory.get(Tenant, "old") is None and await directory.get(Tenant, "acme") is not None
+
+
+async def test_nothing_is_deleted_under_a_living_gateway_unless_told(redis: Redis, redis_url: str, second: str) -> None:
+    assert (await command(redis_url, "backup", "some.backup")).exit_code == 0
+    async with Redis.from_url(second) as other:
+        gateway = Presence(other)
+        await gateway.beat()
+        await Directory(other, secret=bytes.fromhex(SECRET)).write(Tenant(name="old"), actor="test")
+        before = await contents(other)
+        done = await command(second, "restore", "some.backup", "--force")
+        assert done.exit_code == 1 and f"1 gateways use this Redis ({gateway.id})" in done.output
+        assert await contents(other) == before
+        done = await command(second, "restore", "some.backup", "--force", "--with-gateways")
+        assert done.exit_code == 0, done.output
+        assert await Directory(other, secret=bytes.fromhex(SECRET)).get(Tenant, "old") is None
 
 
 async def test_another_installation_s_backup_is_refused(

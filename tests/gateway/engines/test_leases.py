@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.checkpoint.files import served_revision
+from engine.checkpoint.opening import open_checkpoint
 from engine.registration import INDEX_KEY, LEASE_KEY, Lease, sealed
 from engine.server.announcer import Announcer
 from gateway.access.identity.secret import derive, installation_secret
@@ -33,14 +36,16 @@ FIRST, SECOND, FORGED = "small-00000a", "small-00000b", "small-0000ff"
 
 
 class Board:
-    """Writes leases as engines do."""
+    """Writes leases as engines of one model do."""
 
-    def __init__(self, redis: Redis, key: bytes) -> None:
+    def __init__(self, redis: Redis, key: bytes, revision: str) -> None:
         self._redis = redis
         self.key = key
+        self._revision = revision
 
     async def announce(self, id: str, address: str, *, key: bytes | None = None, **fields: Any) -> None:
-        now = {"id": id, "address": address, "server_name": None, "time": time.time(), **fields}
+        own = {"id": id, "address": address, "server_name": None, "revision": self._revision}
+        now = {**own, "time": time.time(), **fields}
         lease: Lease = msgspec.structs.replace(LEASE, **now)
         await self._redis.set(LEASE_KEY.format(pool=lease.pool, id=id), sealed(lease, key or self.key))
         await self._redis.zadd(INDEX_KEY.format(pool=lease.pool), {id: lease.time})
@@ -50,11 +55,14 @@ class Board:
 
 
 @pytest.fixture
-async def board(serve: Serve, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Board]:
+async def board(
+    serve: Serve, model: Path, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Board]:
     monkeypatch.setattr(leases_module, "LOOK_SECONDS", 0.02)
     settings = msgspec.structs.replace(demo_settings(), redis=RedisSettings(data=str(tmp_path / "data")))
     async with Redis.from_url(redis_url) as redis:
-        yield Board(redis, derive(installation_secret(settings), "engines"))
+        secret = installation_secret(settings)
+        yield Board(redis, derive(secret, "engines"), open_checkpoint(model).revision)
 
 
 def fleet(model: Path) -> Engines:
@@ -63,7 +71,7 @@ def fleet(model: Path) -> Engines:
     return Engines(pools, RouterSettings())
 
 
-def leases_of(count: int) -> list[Lease]:
+def leases_of(count: int, model: Path) -> list[Lease]:
     """Return leases of so many engines, which nobody can connect to."""
     return [
         msgspec.structs.replace(
@@ -72,6 +80,7 @@ def leases_of(count: int) -> list[Lease]:
             id=f"engine-{number:06x}",
             address=f"unix:///none/{number}",
             server_name=None,
+            revision=open_checkpoint(model).revision,
             time=time.time(),
         )
         for number in range(count)
@@ -128,6 +137,57 @@ async def test_a_forged_lease_is_refused_and_told_of_once(
         assert registry.get_sample_value(refused, {"reason": "seal"}) == 1
         assert names(served) == {FIRST: True}
         assert [record.replica for record in caplog.records if record.message == "lease refused"] == [FORGED]
+
+
+async def test_of_idle_engines_those_of_the_gateways_zone_answer(
+    serve: Serve, board: Board, model: Path, engine: EngineThread
+) -> None:
+    sleeps = {"registered": True, "min_replicas": 0}
+    with EngineThread(model, id=SECOND) as other:
+        async with serve(engines={"small": []}, pool=sleeps, router=RouterSettings(zone="b")) as served:
+            await board.announce(FIRST, engine.address, zone="a", spot=False)
+            await board.announce(SECOND, other.address, zone="b", spot=True)
+            await eventually(lambda: names(served) == {FIRST: True, SECOND: True})
+            seen = [routes(await run(served, request(f"hello {number}")))[-1].replica for number in range(6)]
+            assert set(seen) == {SECOND}
+            await served.settle()
+
+
+async def test_an_engine_of_another_model_is_not_used_and_told_of_once(
+    serve: Serve, board: Board, engine: EngineThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was started with the wrong pool or checkpoint. It joins as soon as it announces the right one."""
+    async with serve(engines={"small": []}, pool={"registered": True, "min_replicas": 0}) as served:
+        pool = served.gateway.engines.pools[0]
+        other = {"model": "llama-70b", "revision": "0123456789abcdef"}
+        await board.announce(FIRST, engine.address, **other)
+        await eventually(lambda: bool(pool.strangers))
+        await asyncio.sleep(0.2)
+        assert names(served) == {}
+        told = f"the engine {FIRST} of the small pool is not used: it serves llama-70b (revision 0123456789ab), "
+        [problem] = [each for each in served.gateway.engines.problems() if FIRST in each]
+        assert problem.startswith(told) and pool.name in problem and pool.revision[:12] in problem
+        assert [record.message for record in caplog.records if FIRST in record.message] == [problem]
+        await board.announce(FIRST, engine.address)
+        await eventually(lambda: names(served) == {FIRST: True})
+        assert pool.strangers == {}
+
+
+@pytest.mark.parametrize("quantize", ["int8", None])
+async def test_an_engine_may_round_the_weights_of_its_pools_checkpoint(model: Path, quantize: str | None) -> None:
+    pool = fleet(model).pools[0]
+    revision = served_revision(open_checkpoint(model).revision, quantize, None)
+    pool.announced([msgspec.structs.replace(LEASE, revision=revision)])
+    assert list(pool.leases) == [LEASE.id]
+
+
+async def test_where_only_a_pools_tokenizer_is_here_the_name_counts(model: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(model, tmp_path / "tiny", ignore=shutil.ignore_patterns("*.safetensors"))
+    pool = fleet(copy).pools[0]
+    leases = [msgspec.structs.replace(LEASE, id=f"small-{name}", model=name) for name in ("small", "tiny", "x")]
+    pool.announced(leases)
+    assert list(pool.leases.values()) == leases[:2]
+    assert "small-x" in pool.strangers["small-x"]
 
 
 async def test_a_process_that_was_started_again_is_another_replica(
@@ -208,7 +268,7 @@ async def test_a_hundred_engines_and_ten_gateways_ask_little_of_redis(
     seconds, behind = 6.0, [fleet(model) for _ in range(10)]
     async with contextlib.AsyncExitStack() as stack:
         redis = await stack.enter_async_context(Redis.from_url(redis_url))
-        for lease in leases_of(100):
+        for lease in leases_of(100, model):
             await stack.enter_async_context(Announcer(redis_url, board.key).announced(lambda lease=lease: lease))
         for each in behind:
             reader = await stack.enter_async_context(BatchingRedis.from_url(redis_url))
@@ -228,7 +288,7 @@ async def test_a_hundred_engines_cost_a_gateway_little(board: Board, model: Path
     engines = fleet(model)
     async with BatchingRedis.from_url(redis_url) as redis:
         looking = LeasedEngines(redis, board.key, engines, Metrics().engines)
-        for lease in leases_of(100):
+        for lease in leases_of(100, model):
             await board.announce(**msgspec.structs.asdict(lease))
         used = []
         for _ in range(10):
@@ -245,7 +305,7 @@ async def test_without_redis_the_last_list_holds(serve: Serve, board: Board, eng
     async with serve(engines={"small": []}, pool={"registered": True}) as served:
         pool = served.gateway.engines.pools[0]
         before = pool.leases
-        assert [lease.id for lease in before] == [FIRST]
+        assert list(before) == [FIRST]
         async with Redis.from_url("unix:///nowhere.sock") as away:
             await LeasedEngines(away, board.key, served.gateway.engines, served.gateway.metrics.engines).look()
         assert pool.leases and names(served) == {FIRST: True}

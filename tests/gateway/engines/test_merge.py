@@ -24,6 +24,10 @@ def lease(id: int, address: int, *, time: float = 0.0, **fields: object) -> Leas
     return msgspec.structs.replace(LEASE, **changes)
 
 
+def places(addresses: list[str]) -> list[EnginePlace]:
+    return [EnginePlace(address) for address in addresses]
+
+
 @dataclass
 class World:
     configured: list[str]
@@ -32,7 +36,7 @@ class World:
 
     @property
     def merged(self) -> dict[EnginePlace, str]:
-        return merge(self.configured, self.leases, self.present)
+        return merge(places(self.configured), self.leases, self.present)
 
 
 @st.composite
@@ -53,8 +57,8 @@ def worlds(draw: st.DrawFn) -> World:
         )
     )
     configured = draw(st.lists(st.sampled_from(ADDRESSES)))
-    places = st.builds(EnginePlace, st.sampled_from(ADDRESSES), st.sampled_from(NAMES))
-    engines = st.builds(PresentEngine, places, st.sampled_from(["", *IDS]), st.booleans(), st.booleans())
+    present = st.builds(EnginePlace, st.sampled_from(ADDRESSES), st.sampled_from(NAMES))
+    engines = st.builds(PresentEngine, present, st.sampled_from(["", *IDS]), st.booleans(), st.booleans())
     present = draw(st.lists(engines, unique_by=lambda each: each.place))
     return World(configured, leases, present)
 
@@ -82,8 +86,8 @@ def test_no_engine_goes_while_it_is_connected(world: World) -> None:
     """Not when the list is lost, and whatever order it comes in."""
     merged = world.merged
     connected = [PresentEngine(place, id, True, place.address not in world.configured) for place, id in merged.items()]
-    assert merge(world.configured, [], connected).keys() == merged.keys()
-    assert merge(world.configured, world.leases[::-1], world.present) == merged
+    assert merge(places(world.configured), [], connected).keys() == merged.keys()
+    assert merge(places(world.configured), world.leases[::-1], world.present) == merged
 
 
 def test_an_engine_whose_lease_has_ended_goes_when_its_connection_breaks() -> None:
@@ -106,9 +110,9 @@ def test_a_process_that_was_started_again_counts_at_its_address() -> None:
 
 def test_a_process_under_two_addresses_counts_once() -> None:
     here = PresentEngine(EnginePlace(ADDRESSES[0]), IDS[3], True, False)
-    assert merge([ADDRESSES[0]], [lease(3, 1)], [here]) == {EnginePlace(ADDRESSES[0]): ""}
+    assert merge(places([ADDRESSES[0]]), [lease(3, 1)], [here]) == {EnginePlace(ADDRESSES[0]): ""}
     both = [here, PresentEngine(EnginePlace(ADDRESSES[1]), IDS[3], True, True)]
-    assert merge([ADDRESSES[0]], [lease(3, 1)], both) == {EnginePlace(ADDRESSES[0]): ""}
+    assert merge(places([ADDRESSES[0]]), [lease(3, 1)], both) == {EnginePlace(ADDRESSES[0]): ""}
 
 
 @pytest.mark.parametrize("fields", [{"state": "draining"}, {"state": "asleep"}, {"protocol": 0}])

@@ -168,7 +168,8 @@ async def test_outcomes_are_counted_from_zero(serve: Serve) -> None:
         page = (await client.get(f"{served.url}/metrics")).text
     for outcome in ("completed", "incomplete", "blocked", "cancelled", "failed"):
         assert f'roundhouse_turns_total{{outcome="{outcome}",tier="small"}} 0.0' in page
-    assert 'roundhouse_turns_total{outcome="refused",tier=""} 0.0' in page
+    for outcome in ("refused", "unavailable"):
+        assert f'roundhouse_turns_total{{outcome="{outcome}",tier=""}} 0.0' in page
 
 
 @pytest.mark.parametrize("path", PATHS)

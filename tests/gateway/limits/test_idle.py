@@ -8,11 +8,10 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.config.settings import LimitSettings, Settings
-from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.idle import KEEP, TENANTS_KEY, IdleLimits
 from gateway.limits.limiter import Limiter
 from gateway.limits.script import keys
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio

@@ -14,13 +14,15 @@ from redis.backoff import NoBackoff
 
 from gateway.config.settings import LimitSettings, Settings
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
+from gateway.limits import dead_gateways
 from gateway.limits import limiter as limiter_module
-from gateway.limits.counters import Amounts, Counters, LimitSubject
+from gateway.limits.counters import Counters
+from gateway.limits.dead_gateways import RELEASED_KEY
 from gateway.limits.limiter import LEASE, Limiter, Reservation
 from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
 from tests.conftest import redis_server
 from tests.lost_writes import lose_since, remember
 
@@ -169,6 +171,44 @@ async def test_the_reservation_of_a_dead_gateway_comes_back(redis: Redis) -> Non
     assert left(await limiter.read(tenant, STILL)) == 600
     await later(redis, tenant, 0.2 * LEASE)
     assert left(await limiter.read(tenant, STILL)) == 1000
+
+
+async def test_what_a_dead_gateway_held_comes_back_when_its_death_is_noticed(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both others notice it; what living gateways hold stays, and a gateway that was not dead holds its own again."""
+    monkeypatch.setattr(dead_gateways, "GRACE", 0.0)
+    dead, one, other, tenant = limiter_over(redis), limiter_over(redis), limiter_over(redis), new_tenant()
+    reservation = await dead.reserve(tenant, "resp_ab12-1", turn(300), STILL)
+    await one.reserve(tenant, "resp_cd34-1", turn(100), STILL)
+    for limiter in (dead, one):
+        await limiter._settle_up()
+    for limiter in (one, other):
+        limiter.died("gw_ab12")
+    for limiter in (one, other, one):
+        await limiter._settle_up()
+    assert left(await one.read(tenant, STILL)) == 900
+    dead.returned()
+    await dead._keep_up()
+    assert left(await one.read(tenant, STILL)) == 600
+    assert left(await dead.settle(reservation, used(50))) == 850
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_lost_turn_is_charged_once_whether_or_not_it_is_still_held(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    monkeypatch.setattr(dead_gateways, "GRACE", 0.0)
+    dead, limiter, tenant = limiter_over(redis), limiter_over(redis), new_tenant()
+    await dead.reserve(tenant, "resp_ef56-1", turn(300), STILL)
+    if noticed:
+        await dead._settle_up()
+        limiter.died("gw_ef56")
+        await limiter._settle_up()
+    for _ in range(2):
+        await limiter.charge_lost(tenant, "resp_ef56-1", used(120), STILL)
+        await later(redis, tenant, 5 * LEASE)
+    assert left(await limiter.read(tenant, STILL)) == 880
 
 
 async def test_a_turn_longer_than_its_lease_keeps_what_it_holds(redis: Redis) -> None:
@@ -331,3 +371,4 @@ def test_every_key_is_documented() -> None:
     documented = Path("docs/redis-keys.md").read_text("utf-8")
     for key in (STATE_KEY, HELD_KEY, LEASES_KEY):
         assert f"`{key.format(tenant='<tenant>')}`" in documented
+    assert f"`{RELEASED_KEY.format(id='<gateway id>')}`" in documented

@@ -8,12 +8,12 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.access.identity import Principal
 from gateway.config.settings import PriceSettings
-from gateway.limits.counters import DAY, UNIT, Amounts, Counters, LimitSubject, bounds_of
+from gateway.limits.counters import DAY, UNIT, Counters, bounds_of
 from gateway.limits.readings import check_size, duration, headers, leaves, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
 from gateway.protocol.stream import LimitReading, LimitState
 from gateway.records.directory import Tenant
-from gateway.records.quota import Quota
+from gateway.records.quota import Amounts, LimitSubject, Quota
 from tests.gateway.conftest import Serve
 
 KEY_QUOTA = Quota(requests_per_minute=2, open_sockets=1)

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 )
 
 from gateway.limits.book import STEP, Book
-from gateway.limits.counters import UNIT, Amounts, Counters, LimitSubject, bounds_of
-from gateway.limits.script import SCRIPT, ScriptReply, answer, arguments, keys, renewal
-from gateway.records.quota import Quota
+from gateway.limits.counters import UNIT, Counters, bounds_of
+from gateway.limits.script import SCRIPT, ScriptReply, answer, arguments, keys, release, renewal
+from gateway.records.quota import Amounts, LimitSubject, Quota
 
 LEASE = 20_000
 NOON = 1_795_348_800_000
@@ -69,6 +69,9 @@ class Turned:
 
     def renew(self, ids: list[str]) -> int:
         return int(self._run(renewal(LEASE, ids)))
+
+    def release(self, part: str) -> int:
+        return int(self._run(release(LEASE, part)))
 
     def _run(self, words: list[Any]) -> Any:
         self.redis.hset("test:clock", mapping={"seconds": self.now // 1000, "microseconds": self.now % 1000 * 1000})
@@ -114,7 +117,7 @@ class Limits(RuleBasedStateMachine):
     @rule(target=live, wanted=st.one_of(turns, sockets), chosen=parts)
     def reserve(self, wanted: Amounts, chosen: list[int]) -> Any:
         subjects = [SUBJECTS[index] for index in chosen]
-        id = f"turn-{next(self.numbers)}"
+        id = f"turn-{next(self.numbers)}."
         mine = self.script("reserve", id, wanted, subjects)
         self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now))
         if mine.granted:
@@ -168,6 +171,14 @@ class Limits(RuleBasedStateMachine):
     def crash(self, id: str) -> str:
         self.held.pop(id, None)
         return id
+
+    @rule(id=crashed, twice=st.booleans())
+    def notice(self, id: str, twice: bool) -> None:
+        """The crash is noticed, by one gateway or more: what was held comes back at once."""
+        known = self.script.release(id)
+        assert known == self.book.release(id, self.script.now)
+        if twice:
+            assert self.script.release(id) == 0
 
     @rule(seconds=st.integers(0, 200_000))
     def pass_time(self, seconds: int) -> None:
@@ -269,7 +280,7 @@ class Late(Limits):
     def hold(self, wanted: Amounts, chosen: list[int], id: str | None) -> str:
         """Granted elsewhere; never twice, and not what has been charged."""
         subjects = [SUBJECTS[index] for index in chosen]
-        id = id or f"away-{next(self.numbers)}"
+        id = id or f"away-{next(self.numbers)}."
         mine = self.script("hold", id, wanted, subjects)
         assert mine.granted
         self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now, granted=True))
@@ -285,7 +296,7 @@ class Late(Limits):
     def charge(self, used: Amounts, chosen: list[int], id: str | None) -> str:
         """Twice is once, as long as it is remembered."""
         subjects = [SUBJECTS[index] for index in chosen]
-        id = id or f"away-{next(self.numbers)}"
+        id = id or f"away-{next(self.numbers)}."
         mine = self.script("charge", id, used, subjects)
         self.agree(mine, True, *self.book.settle(id, used, subjects, self.script.now, unknown=True))
         assert self.script("charge", id, used, subjects).counters == mine.counters

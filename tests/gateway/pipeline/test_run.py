@@ -89,8 +89,10 @@ class TestFallback:
                 second = await run(served, request(model="small"))
                 with pytest.raises(Unavailable, match="try again"):
                     await run(served, request(model="tiny-small"))
+                page = served.gateway.metrics.page().decode()
                 await served.settle()
         assert [(route.tier, route.reason) for route in routes(first)] == [("large", "fallback")]
+        assert 'roundhouse_turns_total{outcome="unavailable",tier=""} 1.0' in page
         assert routes(second)[0].cache == "miss"
         assert isinstance(first[-1], Finished) and first[-1].reason == "length"
 

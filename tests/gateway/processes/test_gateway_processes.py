@@ -22,6 +22,7 @@ from websockets.exceptions import WebSocketException
 from gateway.billing import report
 from tests.gateway.billing.test_turns import _always
 from tests.gateway.conftest import KEY, eventually, receive, send
+from tests.gateway.processes.test_child import alive
 from tests.gateway.turns.processes import (
     ADMIN,
     ANSWER,
@@ -154,6 +155,23 @@ async def test_sigterm_lets_the_turns_of_all_processes_finish(model: Path, empty
             assert end["type"] == "response.completed"
             assert end["response"]["output"][0]["content"][0]["text"] == ANSWER
         assert await served.stop(signal.SIGTERM) == 0
+
+
+async def test_nothing_survives_a_supervisor_that_is_killed(model: Path, empty_redis: str) -> None:
+    """Also while turns run, so that it can be started again at once."""
+    async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}], pause=0.2) as ((served,), _):
+        sockets = [await served.connect() for _ in range(4)]
+        for socket in sockets:
+            await send(socket, type="response.create", input="hello")
+            await receive(socket)
+        children = served.children()
+        await served.stop(signal.SIGKILL)
+        await eventually(lambda: not any(alive(pid) for pid in children.values()), seconds=5)
+        for socket in sockets:
+            await socket.close()
+        await served.start()
+        await served.ready()
+        assert len(served.children()) == 2
 
 
 async def _one_turn(served: GatewayProcess, heard: Counter[str]) -> str:

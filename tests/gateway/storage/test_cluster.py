@@ -112,14 +112,58 @@ async def test_a_slot_that_moves_is_followed(nodes: list[Node], tmp_path: Path) 
             pipeline.incr("{moved}:a").set("{elsewhere}:b", 1).incr("{moved}:a")
             pipeline.execute_command("WAIT", 0, 100)
             assert await pipeline.execute() == [3, True, 4, 0]
+        async with redis.pipeline(transaction=True) as pipeline:
+            pipeline.incr("{moved}:a").incr("{moved}:a")
+            assert await pipeline.execute() == [5, 6]
         for node in (nodes[target], nodes[source]):
             node.ask("CLUSTER SETSLOT", slot, "NODE", ids[target])
         async with redis.pipeline(transaction=True) as pipeline:
             pipeline.incr("{moved}:a").incr("{moved}:a")
-            assert await pipeline.execute() == [5, 6]
+            assert await pipeline.execute() == [7, 8]
     async with client_of(url, tmp_path) as redis, redis.pipeline(transaction=False) as pipeline:
         pipeline.incr("{moved}:a").set("{elsewhere}:b", 1)
-        assert await pipeline.execute() == [7, True]
+        assert await pipeline.execute() == [9, True]
+
+
+async def test_what_needs_keys_of_a_slot_that_has_moved_in_part_waits_for_the_rest(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    """Commands, scripts and transactions: neither node has all keys meanwhile."""
+    async with client_of(cluster_url(nodes), tmp_path) as redis:
+        await redis.flushall()
+        await redis.mset({"{parts}:a": 1, "{parts}:b": 1})
+        both = redis.register_script("return redis.call('INCR', KEYS[1]) + redis.call('INCR', KEYS[2])")
+        slot = int(nodes[0].ask("CLUSTER KEYSLOT", "{parts}"))
+        ids = [node.ask("CLUSTER MYID").decode() for node in nodes]
+        source = next(index for index, node in enumerate(nodes) if node.ask("CLUSTER COUNTKEYSINSLOT", slot))
+        target = (source + 1) % len(nodes)
+        nodes[target].ask("CLUSTER SETSLOT", slot, "IMPORTING", ids[source])
+        nodes[source].ask("CLUSTER SETSLOT", slot, "MIGRATING", ids[target])
+        nodes[source].ask("MIGRATE", "127.0.0.1", nodes[target].port, "{parts}:a", 0, 5000)
+
+        async def together() -> list[int]:
+            async with redis.pipeline(transaction=True) as pipeline:
+                return await pipeline.incr("{parts}:a").incr("{parts}:b").execute()
+
+        waiting = [asyncio.ensure_future(both(keys=["{parts}:a", "{parts}:b"])), asyncio.ensure_future(together())]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        nodes[source].ask("MIGRATE", "127.0.0.1", nodes[target].port, "{parts}:b", 0, 5000)
+        await asyncio.gather(*waiting)
+        for node in (nodes[target], nodes[source]):
+            node.ask("CLUSTER SETSLOT", slot, "NODE", ids[target])
+        assert await redis.mget("{parts}:a", "{parts}:b") == [b"3", b"3"]
+
+
+async def test_clients_of_nodes_that_are_gone_are_let_go(redis: ClusterRedis) -> None:
+    await redis.get("a")
+    known = set(redis._clients)
+    redis.at("127.0.0.1", 1)
+    redis._asked = float("-inf")
+    redis.ask_again()
+    assert redis._asking is not None
+    await redis._asking
+    assert set(redis._clients) == known
 
 
 async def test_a_cluster_that_is_away_is_an_error_of_redis(tmp_path: Path) -> None:

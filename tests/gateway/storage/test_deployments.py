@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
 from tests.gateway.storage.operations import everything
-from tests.redis_topologies import Node, cluster, cluster_url, folder, free_port
+from tests.redis_topologies import Node, cluster, cluster_url, folder, free_port, replicated
 from tests.redis_topologies import eventually as until
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +88,35 @@ async def test_the_documented_rights_of_an_engine_suffice() -> None:
                 node.ask("HGETALL", "rh1:{directory}:key", username="engine", password="p@ss/word")
         finally:
             node.kill()
+
+
+async def announces(url: str, stored: Callable[[], int]) -> None:
+    """An engine's lease and its place in the index come and go; `stored` counts the keys there."""
+    async with Announcer(url, bytes(32)).announced(lambda: LEASE):
+        await eventually(lambda: stored() == 2)
+    assert stored() == 0
+
+
+async def test_engines_announce_themselves_on_a_cluster() -> None:
+    with cluster() as nodes:
+        for node in nodes:
+            node.ask("ACL SETUSER", "engine", *documented("engine"), "+cluster|slots", "+asking", "+command")
+        url = cluster_url(nodes).replace("cluster://", "cluster://engine:p%40ss%2Fword@")
+        await announces(url, lambda: sum(node.ask("DBSIZE") for node in nodes))
+        assert [node.ask("ACL LOG") for node in nodes] == [[]] * len(nodes)
+
+
+async def test_engines_announce_themselves_to_the_primary_of_sentinels() -> None:
+    """Also after a fail-over."""
+    with replicated() as servers:
+        first, other = servers.servers
+        async with Announcer(servers.url(), bytes(32)).announced(lambda: LEASE):
+            await eventually(lambda: first.ask("DBSIZE") == 2)
+            first.kill()
+            await eventually(lambda: servers.primary == 1, seconds=60)
+            other.ask("FLUSHALL")
+            await eventually(lambda: other.ask("DBSIZE") == 2, seconds=60)
+        assert other.ask("DBSIZE") == 0
 
 
 async def test_tls_with_certificates_of_both_sides(serve: Serve, engine: EngineThread, tmp_path: Path) -> None:

@@ -106,12 +106,16 @@ async def test_a_gateway_is_waited_for_while_its_death_is_in_doubt(redis: Redis)
 
 async def test_one_that_was_taken_for_dead_is_alive_with_its_next_heartbeat(redis: Redis) -> None:
     one, other = Presence(redis), Presence(redis)
+    returned: list[bool] = []
+    one.on_return.append(lambda: returned.append(True))
     await one.beat()
+    await one.beat()
+    assert not returned
     for _ in range(GONE + 1):
         await other.beat()
     assert other.others == frozenset()
     await one.beat()
-    assert await other.alive(one.id)
+    assert await other.alive(one.id) and returned
     await other.beat()
     assert other.others == {one.id}
 

@@ -14,7 +14,7 @@ TURNS = st.lists(
     st.tuples(
         st.floats(0, 40),  # seconds since the turn before
         st.sampled_from("ab"),
-        st.sampled_from(["completed", "failed", "refused"]),
+        st.sampled_from(["completed", "failed", "refused", "unavailable"]),
         st.sampled_from(["hit", "miss", "bypass"]),
         st.integers(0, 100),
     ),
@@ -39,7 +39,7 @@ def test_it_counts_what_a_list_of_all_turns_says(turns: list[tuple[float, str, s
     assert total == Sums(
         turns=len(recent),
         refused=outcomes["refused"],
-        failed=outcomes["failed"],
+        failed=outcomes["failed"] + outcomes["unavailable"],
         input_tokens=sum(computed),
         cached_tokens=sum(tokens // 2 for tokens in computed),
         output_tokens=7 * len(computed),

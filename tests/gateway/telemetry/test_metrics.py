@@ -9,6 +9,7 @@ import msgspec
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.registration import Lease
 from engine.wire import Load
 from gateway.telemetry.metrics.process import Metrics, content_type
 from gateway.telemetry.metrics.registry import MAX_SERIES
@@ -28,6 +29,22 @@ LOAD = Load(
     output_tokens=20,
     preemptions=1,
     step_seconds=0.01,
+)
+
+
+LEASE = Lease(
+    id="small-0a1b2c",
+    pool="small",
+    address="ws://127.0.0.1:1",
+    model="m",
+    revision="",
+    protocol=2,
+    protocol_min=1,
+    state="ready",
+    zone="eu-1a",
+    capacity=8,
+    load=0,
+    time=0.0,
 )
 
 
@@ -70,6 +87,16 @@ def test_an_engine_that_has_left_is_not_shown() -> None:
     assert b'replica="' not in metrics.page()
 
 
+def test_leases_are_counted_by_zone_and_state_as_they_are_now() -> None:
+    metrics = Metrics()
+    elsewhere = msgspec.structs.replace(LEASE, zone="eu-1b", state="draining")
+    metrics.engines.announced("small", [LEASE, LEASE, elsewhere])
+    assert value(metrics, "roundhouse_engine_leases", tier="small", zone="eu-1a", state="ready") == 2
+    assert value(metrics, "roundhouse_engine_leases", tier="small", zone="eu-1b", state="draining") == 1
+    metrics.engines.announced("small", [elsewhere])
+    assert value(metrics, "roundhouse_engine_leases", tier="small", zone="eu-1a", state="ready") is None
+
+
 def test_what_an_engine_counts_is_a_counter_that_starts_again_with_the_engine() -> None:
     metrics = Metrics()
     metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
@@ -107,6 +134,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
         metrics.turns.safety_finding(name, name, name)
         metrics.turns.finished(name, name, 0.2)
         metrics.engines.seen(name, name, name, up=True, load=LOAD)
+        metrics.engines.announced(name, [msgspec.structs.replace(LEASE, zone=name)])
         metrics.connections.opened()
         metrics.connections.closed(number)
     series: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -125,7 +153,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
                 "limit", "target", "rule", "action", "how", "kind", "signal", "followed",
-                "work",
+                "work", "zone", "state",
             }  # fmt: skip
 
 
@@ -151,6 +179,7 @@ def exercised() -> Metrics:
     metrics.connections.resumed()
     metrics.turns.finished("small", "completed", 0.2)
     metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
+    metrics.engines.announced("small", [LEASE])
     metrics.redis.asked(answered=True)
     metrics.connections.slow_consumer()
     metrics.redis.answered(0.001, True)

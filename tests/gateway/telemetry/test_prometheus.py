@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import shutil
 import socket
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 import yaml
 
-from tests.deploy.test_monitoring import ALERTS, expressions
-from tests.gateway.conftest import Serve, Served
+from tests.deploy.test_monitoring import ALERTS, expressions, rules
+from tests.gateway.conftest import EngineThread, Serve, Served
 
 pytestmark = [
     pytest.mark.anyio,
@@ -27,13 +29,13 @@ pytestmark = [
 
 
 @contextlib.asynccontextmanager
-async def prometheus(target: str, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A Prometheus that scrapes a target twice a second, and evaluates the alerts."""
+async def prometheus(target: str, folder: Path, rules: Path = ALERTS) -> AsyncIterator[httpx2.AsyncClient]:
+    """A Prometheus that scrapes a target twice a second, and evaluates rules once a second."""
     scraped = {"job_name": "roundhouse", "scrape_interval": "500ms", "static_configs": [{"targets": [target]}]}
     configuration = folder / "prometheus.yml"
     configuration.write_text(
         yaml.safe_dump(
-            {"global": {"evaluation_interval": "1s"}, "rule_files": [str(ALERTS)], "scrape_configs": [scraped]}
+            {"global": {"evaluation_interval": "1s"}, "rule_files": [str(rules)], "scrape_configs": [scraped]}
         )
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -95,7 +97,7 @@ async def test_every_query_is_answered(serve: Serve, tmp_path: Path) -> None:
         await scraped(client, 2)
         page = served.gateway.metrics.page().decode()
         sampled = {re.split(r"[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")}
-        alerts = {rule["expr"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
+        alerts = {rule["expr"] for rule in rules()}
         answered = 0
         for where, expression in expressions():
             query = expression.replace("$__rate_interval", "1m").replace("$instance", ".*")
@@ -107,3 +109,57 @@ async def test_every_query_is_answered(serve: Serve, tmp_path: Path) -> None:
         groups = (await client.get("/rules")).json()["data"]["groups"]
         assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
         await served.settle()
+
+
+SECONDS = {"5m": 4, "10m": 5, "30m": 6, "1h": 8, "6h": 12, "3d": 20}
+"""By range of the rules, the seconds that stand in for it in a test."""
+PAGE = "RoundhouseAvailabilityBurnFast"
+
+
+def hastened(folder: Path) -> Path:
+    """The rules, with seconds for minutes, hours and days."""
+    file = folder / "hastened.yml"
+    file.write_text(re.sub(r"\[(\w+)\]", lambda found: f"[{SECONDS[found[1]]}s]", ALERTS.read_text("utf-8")))
+    return file
+
+
+async def firing(client: httpx2.AsyncClient) -> dict[str, Any]:
+    """Annotations by name of each alert that fires."""
+    alerts = (await client.get("/alerts")).json()["data"]["alerts"]
+    return {each["labels"]["alertname"]: each["annotations"] for each in alerts if each["state"] == "firing"}
+
+
+async def paging(client: httpx2.AsyncClient, wanted: bool) -> None:
+    """Wait until the page's alert fires, or no longer does."""
+    while (PAGE in await firing(client)) is not wanted:  # noqa: ASYNC110  what is waited for has no event
+        await asyncio.sleep(0.5)
+
+
+async def ask_on(served: Served) -> None:
+    """Ask one question after the other, whatever becomes of them."""
+    for number in itertools.count():
+        with contextlib.suppress(openai.APIStatusError):
+            await turn(served, f"hello {number}")
+        await asyncio.sleep(0.05)
+
+
+async def test_an_outage_pages_until_it_is_mended(serve: Serve, model: Path, tmp_path: Path) -> None:
+    with EngineThread(model) as mortal:
+        async with (
+            serve(engines={"small": [mortal.address]}, turns={"move_timeout": 1.0}) as served,
+            prometheus(f"127.0.0.1:{served.port}", tmp_path, hastened(tmp_path)) as client,
+            asyncio.timeout(120),
+        ):
+            asking = asyncio.create_task(ask_on(served))
+            await scraped(client, 6)
+            assert PAGE not in await firing(client)
+            await asyncio.to_thread(mortal.stop)
+            await paging(client, True)
+            assert (await firing(client))[PAGE]["runbook_url"] == f"docs/runbooks/{PAGE}.md"
+            fresh = EngineThread(model)
+            fresh.address = mortal.address
+            with fresh:
+                await paging(client, False)
+                asking.cancel()
+                await asyncio.wait([asking])
+                await served.settle()

@@ -11,6 +11,7 @@
  * @property {(text: string) => void} onsend
  * @property {() => void} onstop
  * @property {() => void} onuse the user begins to write
+ * @property {() => void} onup the user goes up from an empty field
  */
 
 /** Whether the browser makes a text field as high as its text. */
@@ -35,6 +36,10 @@ export class Composer {
       else this.#send();
     });
     message.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowUp" && message.value === "" && !this.busy) {
+        event.preventDefault();
+        parts.onup();
+      }
       // An Enter that ends an input method's composition is no Enter; some browsers say so by its code 229 only.
       if (event.key !== "Enter" || event.isComposing || event.keyCode === 229) return;
       if (event.shiftKey || event.altKey || this.touch.matches) return;

@@ -1,5 +1,5 @@
 /**
- * The conversation: turns in order, at most one of them under way. Knows the protocol's events, not the page.
+ * The conversation: a tree of turns, at most one of them under way. Knows the protocol's events, not the page.
  *
  * An answer belongs to the server, not to the connection: when that comes back, the answer is resumed after the last
  * event seen. A question whose `response.created` never came is sent again under the same key: it is answered once.
@@ -10,10 +10,11 @@
  * @property {{isOpen: boolean, send: (event: object) => boolean, connect: () => void}} connection
  * @property {(turn: Turn) => void} onchange a turn has changed
  * @property {() => void} onlist turns were added or removed
- * @property {(turns: Turn[]) => void} save called when what must survive a reload has changed
+ * @property {(saved: import("./tree.js").Saved) => void} save called when what must survive a reload has changed
  * @property {() => number} [now] milliseconds
  */
 
+import { Tree } from "./tree.js";
 import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
@@ -24,16 +25,21 @@ const randomKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((par
 export class Conversation {
   /**
    * @param {Parts} parts
-   * @param {Turn[]} turns those of before a reload
+   * @param {import("./tree.js").Saved} [saved] of before a reload
    */
-  constructor(parts, turns = []) {
+  constructor(parts, { turns, leaf } = { turns: [], leaf: null }) {
     this.parts = parts;
     this.now = parts.now ?? (() => performance.now());
-    this.turns = turns.map((turn) => this.#revive(turn));
+    this.tree = new Tree({ turns: turns.map((turn) => this.#revive(turn)), leaf });
     this.sends = 0;
     this.whole = false;
     /** Names the question to the server, so that it is answered once however often it is sent. */
     this.key = randomKey();
+  }
+
+  /** The turns that are shown, the first one first. */
+  get turns() {
+    return this.tree.branch;
   }
 
   /** The turn under way, or undefined. */
@@ -47,13 +53,14 @@ export class Conversation {
    *
    * @param {string} question
    * @param {string} model `auto`, a tier or a model's name
-   * @param {{fresh?: boolean}} [options] fresh: the response cache must not answer
+   * @param {{fresh?: boolean, parent?: string | null}} [options] fresh: the response cache must not answer;
+   *   parent: the turn that this one follows, the last one by default
    */
-  ask(question, model, { fresh = false } = {}) {
+  ask(question, model, { fresh = false, parent = this.tree.leaf } = {}) {
     if (this.active) throw new Error("conversation: a turn is under way");
     const now = this.now();
-    const id = `${Date.now().toString(36)}-${this.turns.length}`;
-    this.turns.push(newTurn({ id, question, model, fresh, now }));
+    const id = `${Date.now().toString(36)}-${this.tree.turns.size}`;
+    this.tree.add(newTurn({ id, parent, question, model, fresh, now }));
     this.sends = 0;
     this.whole = false;
     this.key = randomKey();
@@ -62,11 +69,28 @@ export class Conversation {
     this.#create();
   }
 
-  /** Ask the last question again: after a failure, or for another answer. */
-  retry(model) {
-    if (this.active || this.turns.length === 0) return;
-    const { question } = this.turns.pop();
-    this.ask(question, model, { fresh: true });
+  /** Ask a question again: after a failure, or for another answer beside the one that there is. */
+  retry(turn, model) {
+    if (this.active) return;
+    const { question, parent } = turn;
+    // What said nothing, and is followed by nothing, is no answer to come back to.
+    if (!turn.text && this.tree.after(turn.id).length === 0) this.tree.remove(turn);
+    this.ask(question, model, { fresh: true, parent });
+  }
+
+  /** Ask another question in the place of one. */
+  edit(turn, question, model) {
+    if (!this.active) this.ask(question, model, { parent: turn.parent });
+  }
+
+  /** Show the version of a turn that was asked before (-1) or after (1) it. */
+  walk(turn, step) {
+    const versions = this.tree.versions(turn);
+    const other = versions[versions.indexOf(turn) + step];
+    if (this.active || !other) return;
+    this.tree.show(other);
+    this.parts.onlist();
+    this.#save();
   }
 
   /** The server has noted what the user thinks of an answer. */
@@ -87,7 +111,7 @@ export class Conversation {
   /** Forget everything. */
   clear() {
     this.stop();
-    this.turns = [];
+    this.tree = new Tree({ turns: [], leaf: null });
     this.parts.onlist();
     this.#save();
   }
@@ -178,7 +202,7 @@ export class Conversation {
   }
 
   #save() {
-    this.parts.save(this.turns);
+    this.parts.save(this.tree.saved);
   }
 
   /** A turn from before a reload. Its text is fetched from the beginning: the server has all of it. */

@@ -11,20 +11,24 @@ const SAID = {
   failed: "Answer failed",
 };
 
+/** @typedef {import("./turn.js").Turn} Turn */
+
 const NOT_TAKEN = "Not taken";
 
 export class LogView {
   /**
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
-   * @param {{context: object, onretry: () => void,
-   *   onrate: (turn: object, rating: "up" | "down" | null) => Promise<boolean>}} options context: see `TurnView`;
-   *   onrate: whether the server has noted it
+   * @param {{context: object, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
+   *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
+   *   onrate: (turn: Turn, rating: "up" | "down" | null) => Promise<boolean>}} options context: see `TurnView`;
+   *   versions: a turn and those asked in its place; onrate: whether the server has noted it
    */
-  constructor({ log, welcome, status }, { context, onretry, onrate }) {
+  constructor({ log, welcome, status }, { context, versions, onretry, onedit, onwalk, onrate }) {
     this.log = log;
     this.welcome = welcome;
     this.status = status;
     this.context = context;
+    this.versions = versions;
     this.onrate = onrate;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
@@ -33,7 +37,11 @@ export class LogView {
       const button = event.target.closest("button[data-action]");
       if (!button) return;
       const { action } = button.dataset;
-      if (action === "retry") onretry();
+      const view = this.#viewOf(button);
+      if (action === "retry") onretry(view.turn);
+      else if (action === "edit") view.edit((question) => onedit(view.turn, question));
+      else if (action === "earlier") this.#walk(view, -1, onwalk);
+      else if (action === "later") this.#walk(view, 1, onwalk);
       else if (action === "rate") this.#rate(button);
       else this.#copy(button, action);
     });
@@ -54,9 +62,17 @@ export class LogView {
       this.log.append(view.element);
     }
     const last = turns.at(-1);
-    for (const view of this.views.values()) view.setLast(view.turn === last);
+    for (const { turn, setVersion } of this.views.values()) {
+      const versions = this.versions(turn);
+      setVersion(versions.indexOf(turn) + 1, versions.length);
+    }
     this.welcome.hidden = turns.length > 0;
     this.#say(last);
+  }
+
+  /** Let the reader change the last question. */
+  editLast() {
+    this.log.lastElementChild?.querySelector("[data-action='edit']").click();
   }
 
   /** A turn has changed. */
@@ -70,6 +86,15 @@ export class LogView {
     this.log.setAttribute("aria-busy", String(busy));
     const text = turn === undefined ? "" : busy ? "Answering" : SAID[turn.status];
     if (this.status.textContent !== text) this.status.textContent = text;
+  }
+
+  /** Show another version of a turn. The button that was pressed is there again, in that version. */
+  #walk(view, step, onwalk) {
+    const place = [...this.log.children].indexOf(view.element);
+    const action = step < 0 ? "earlier" : "later";
+    onwalk(view.turn, step);
+    const there = this.log.children[place];
+    (there.querySelector(`[data-action="${action}"]:not(:disabled)`) ?? there.querySelector(".versions button")).focus();
   }
 
   #viewOf(button) {

@@ -71,19 +71,32 @@ const conversation = new Conversation(
       view.list(conversation.turns);
       composer.setBusy(conversation.active !== undefined);
     },
-    save: (turns) => saveTurns(ofTab, turns),
+    save: (saved) => saveTurns(ofTab, saved),
   },
   loadTurns(ofTab),
 );
 
 const composer = new Composer(
   { form: byId("composer"), message: byId("message"), send: byId("send") },
-  { draft: remembered(ofTab, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse },
+  {
+    draft: remembered(ofTab, "draft"),
+    onsend: ask,
+    onstop: () => conversation.stop(),
+    onuse,
+    onup: () => view.editLast(),
+  },
 );
 
 const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
-  { context, onretry: retry, onrate: rate },
+  {
+    context,
+    versions: (turn) => conversation.tree.versions(turn),
+    onretry: (turn) => asked(() => conversation.retry(turn, models.value())),
+    onedit: (turn, question) => asked(() => conversation.edit(turn, question, models.value())),
+    onwalk: (turn, step) => conversation.walk(turn, step),
+    onrate: rate,
+  },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
@@ -97,21 +110,27 @@ const offerExamples = exampleQuestions(byId("examples"), {
     ask(question);
   },
 });
+addEventListener("keydown", (event) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const branching = conversation.turns.findLast((turn) => conversation.tree.versions(turn).length > 1);
+  if (!event.altKey || step === undefined || !branching) return;
+  event.preventDefault();
+  conversation.walk(branching, step);
+});
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
 
 start();
 
 function ask(question) {
-  conversation.ask(question, models.value());
-  toEnd();
-  composer.focus();
+  asked(() => conversation.ask(question, models.value()));
 }
 
-function retry() {
-  conversation.retry(models.value());
+/** After a question the focus is where the next one is written, also if the button that had it is gone. */
+function asked(asking) {
+  asking();
   toEnd();
-  composer.focus(); // the button that had it is gone
+  composer.focus();
 }
 
 /** Whether the server has taken the rating. */

@@ -22,6 +22,12 @@ export function duration(ms) {
   return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
 }
 
+/** @param {number} micro micro-dollars; two digits of a small amount are shown */
+export function dollars(micro) {
+  const digits = micro > 0 && micro < 10_000 ? { maximumSignificantDigits: 2 } : {};
+  return (micro / 1e6).toLocaleString("en", { style: "currency", currency: "USD", ...digits });
+}
+
 /** @param {number} rate tokens per second */
 export const pace = (rate) => `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`;
 
@@ -67,6 +73,7 @@ function facts(turn, tiers) {
     rows.push(row("Time", `First text after ${duration(firstMs)}${rate}`));
   }
   if (usage) rows.push(row("Tokens", tokens(usage)));
+  if (typeof turn.cost === "number") rows.push(row("Cost", dollars(turn.cost)));
   if (limits) rows.push(row("Limit", `${grouped(limits.remaining)} of ${grouped(limits.limit)} tokens left`));
   return rows;
 }

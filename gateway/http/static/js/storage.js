@@ -32,14 +32,15 @@ const MAX_CHARACTERS = 1_000_000;
 
 /**
  * @param {Storage} storage
- * @returns {import("./turn.js").Turn[]}
+ * @returns {import("./tree.js").Saved}
  */
 export function loadTurns(storage) {
+  const nothing = { turns: [], leaf: null };
   try {
-    const turns = JSON.parse(storage.getItem(CONVERSATION) ?? "[]");
-    return Array.isArray(turns) ? turns : [];
+    const saved = JSON.parse(storage.getItem(CONVERSATION) ?? "null");
+    return Array.isArray(saved?.turns) ? saved : nothing;
   } catch {
-    return [];
+    return nothing;
   }
 }
 
@@ -47,13 +48,13 @@ export function loadTurns(storage) {
  * Keep the newest turns, as many as fit.
  *
  * @param {Storage} storage
- * @param {import("./turn.js").Turn[]} turns
+ * @param {import("./tree.js").Saved} saved
  */
-export function saveTurns(storage, turns) {
+export function saveTurns(storage, { turns, leaf }) {
   let kept = newest(turns);
   while (kept.length > 0) {
     try {
-      storage.setItem(CONVERSATION, JSON.stringify(kept));
+      storage.setItem(CONVERSATION, JSON.stringify({ turns: kept, leaf }));
       return;
     } catch {
       // The browser's quota is smaller than ours: half as many.

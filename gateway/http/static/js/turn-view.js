@@ -27,10 +27,17 @@ export class TurnView {
     this.waiting = el("div", { class: "waiting" }, icon("turntable"), el("span", {}));
     this.foot = el("div", { class: "turn-foot" });
     this.failure = el("div", { class: "failure-slot" });
+    this.question = el(
+      "div",
+      { class: "question" },
+      el("h2", { class: "visually-hidden" }, "You"),
+      ...question(turn.question),
+      el("div", { class: "question-actions" }, button("edit", "edit", "Edit")),
+    );
     this.element = el(
       "article",
       { class: "turn" },
-      el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, "You"), ...question(turn.question)),
+      this.question,
       el(
         "div",
         { class: "answer" },
@@ -46,7 +53,7 @@ export class TurnView {
       drawWithin(element);
     });
     this.shownRoute = null;
-    this.last = false;
+    this.version = { number: 1, of: 1 };
     this.show();
   }
 
@@ -63,12 +70,49 @@ export class TurnView {
     if (over) this.#showFailure();
   }
 
-  /** @param {boolean} last only the last turn can be asked again */
-  setLast(last) {
-    if (this.last === last) return;
-    this.last = last;
+  /** Say which of the versions of this turn it is. */
+  setVersion = (number, of) => {
+    if (number === this.version.number && of === this.version.of) return;
+    this.version = { number, of };
     this.#showFoot();
-    this.#showFailure();
+  };
+
+  /**
+   * Let the reader change the question, until it is asked or left.
+   *
+   * @param {(question: string) => void} onask
+   */
+  edit(onask) {
+    const shown = [...this.question.children];
+    const text = el("textarea", { "aria-label": "Question", rows: 3, maxlength: 200000, dir: "auto" });
+    text.value = this.turn.question;
+    const leave = () => {
+      this.question.replaceChildren(...shown);
+      this.question.querySelector("[data-action='edit']").focus();
+    };
+    const form = el(
+      "form",
+      { class: "edit" },
+      text,
+      el("button", { type: "submit", class: "primary" }, "Ask"),
+      el("button", { type: "button", class: "quiet", onclick: leave }, "Cancel"),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const question = text.value.trim();
+      leave();
+      if (question && question !== this.turn.question) onask(question);
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.isComposing || event.keyCode === 229) return;
+      if (event.key === "Escape") leave();
+      else if (event.key === "Enter" && !event.shiftKey) form.requestSubmit();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.question.replaceChildren(shown[0], form);
+    text.focus();
   }
 
   #showFoot() {
@@ -79,8 +123,9 @@ export class TurnView {
     if (isOver(turn)) {
       const actions = el("div", { class: "turn-actions" });
       if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
-      if (this.last && turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
+      if (turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
       if (turn.text && turn.responseId && turn.status !== "failed") actions.append(...this.#thumbs());
+      if (this.version.of > 1) actions.append(this.#versions());
       parts.push(actions);
     }
     if (turn.route) {
@@ -88,6 +133,16 @@ export class TurnView {
       parts.push(routeCard(turn, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
     }
     this.foot.replaceChildren(...parts);
+  }
+
+  #versions() {
+    const { number, of } = this.version;
+    const earlier = button("earlier", "back", "Earlier version");
+    const later = button("later", "forward", "Later version");
+    for (const step of [earlier, later]) step.lastChild.className = "visually-hidden";
+    earlier.toggleAttribute("disabled", number === 1);
+    later.toggleAttribute("disabled", number === of);
+    return el("span", { class: "versions" }, earlier, el("span", {}, `${number}/${of}`), later);
   }
 
   /** @param {"up" | "down" | null} rating what the server has noted */
@@ -117,7 +172,7 @@ export class TurnView {
         { class: "failure", role: "alert" },
         icon("alert"),
         el("p", {}, failureText(failure, new Date())),
-        this.last ? button("retry", "retry", "Retry") : null,
+        button("retry", "retry", "Retry"),
       ),
     );
   }

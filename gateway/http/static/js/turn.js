@@ -14,6 +14,7 @@
  *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
+ * @property {string | null} parent the turn that this one follows
  * @property {string} question
  * @property {string} model what was asked for: `auto`, a tier or a model's name
  * @property {boolean} fresh whether the response cache must not answer
@@ -25,6 +26,7 @@
  * @property {number} sequence number of the last event seen
  * @property {object | null} route the last `roundhouse.route` event
  * @property {object | null} usage
+ * @property {number | null} [cost] micro-dollars; null where the model has no price
  * @property {object | null} limits
  * @property {Failure | null} failure
  * @property {"up" | "down" | null} rating what the user has told the server of the answer
@@ -44,12 +46,13 @@ const NEXT = {
 };
 
 /**
- * @param {{id: string, question: string, model: string, fresh?: boolean, now: number}} given
+ * @param {{id: string, parent: string | null, question: string, model: string, fresh?: boolean, now: number}} given
  * @returns {Turn}
  */
-export function newTurn({ id, question, model, fresh = false, now }) {
+export function newTurn({ id, parent, question, model, fresh = false, now }) {
   return {
     id,
+    parent,
     question,
     model,
     fresh,
@@ -188,6 +191,7 @@ export function speed(turn) {
 function finish(turn, response, now) {
   move(turn, response.status);
   turn.usage = response.usage;
+  turn.cost = response.roundhouse?.cost_microdollars ?? null;
   turn.endedAt = now;
   turn.continuable = response.status !== "failed";
   if (response.status === "failed") {

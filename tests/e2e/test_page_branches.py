@@ -1,0 +1,112 @@
+"""Questions that are changed and asked again on the chat page: other branches of a conversation, which all stay."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.page import answer, answered, ask, connected, message
+
+pytestmark = needs_chromium
+
+
+def shown(page: Page) -> list[str]:
+    """The answers on the page."""
+    texts: list[str] = page.locator(".markdown").all_inner_texts()
+    return texts
+
+
+def versions(page: Page) -> list[str]:
+    """What the turns on the page say of their versions."""
+    texts: list[str] = page.locator(".versions > span").all_inner_texts()
+    return texts
+
+
+def change(page: Page, question: str, other: str) -> None:
+    """Ask another question in the place of one."""
+    turn = page.get_by_role("article").filter(has_text=question)
+    turn.hover()
+    turn.get_by_role("button", name="Edit").click()
+    turn.get_by_role("textbox", name="Question").fill(other)
+    turn.get_by_role("textbox", name="Question").press("Enter")
+    answered(page)
+
+
+def conversation(tab: Visit, server: ScriptedServer) -> None:
+    """Two turns, of which the first was changed after the second: two branches."""
+    server.pipeline.answers |= {each: Answer(text=f"answer to {each}") for each in ("one", "two", "uno", "due")}
+    for question in ("one", "two"):
+        ask(tab.page, question)
+        answered(tab.page)
+    change(tab.page, "one", "uno")
+
+
+def test_a_changed_question_begins_another_branch(tab: Visit, server: ScriptedServer) -> None:
+    """Nothing is overwritten; each branch goes on where it was, for the server too, and a reload keeps them."""
+    conversation(tab, server)
+    assert shown(tab.page) == ["answer to uno"]
+    assert versions(tab.page) == ["2/2"]
+    assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["uno"]
+    ask(tab.page, "due")
+    answered(tab.page)
+    assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["uno", "answer to uno", "due"]
+    tab.page.get_by_role("button", name="Earlier version").click()
+    assert shown(tab.page) == ["answer to one", "answer to two"]
+    assert versions(tab.page) == ["1/2"]
+    tab.page.reload()
+    connected(tab.page)
+    assert shown(tab.page) == ["answer to one", "answer to two"]
+    tab.page.get_by_role("button", name="Later version").click()
+    assert shown(tab.page) == ["answer to uno", "answer to due"]
+    expect(tab.page.get_by_role("button", name="Earlier version")).to_be_focused()
+
+
+def test_another_answer_stands_beside_the_first(tab: Visit, server: ScriptedServer) -> None:
+    """Also of an earlier question; an attempt that said nothing is none."""
+    conversation(tab, server)
+    tab.page.get_by_role("button", name="Earlier version").click()
+    server.pipeline.answers["two"] = Answer(text="another answer to two")
+    tab.page.get_by_role("article").last.get_by_role("button", name="Retry").click()
+    answered(tab.page)
+    assert shown(tab.page) == ["answer to one", "another answer to two"]
+    assert versions(tab.page) == ["1/2", "2/2"]
+    assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one", "answer to one", "two"]
+    expect(message(tab.page)).to_be_focused()
+    tab.page.keyboard.press("Alt+ArrowLeft")
+    assert shown(tab.page) == ["answer to one", "answer to two"]
+    tab.page.keyboard.press("Alt+ArrowRight")
+    assert shown(tab.page) == ["answer to one", "another answer to two"]
+
+
+def test_a_question_is_changed_by_keys_alone(tab: Visit, server: ScriptedServer) -> None:
+    """Up from the empty field; Escape leaves the question as it was; an input method's Enter does not ask."""
+    ask(tab.page, "one")
+    answered(tab.page)
+    for _ in range(2):
+        tab.page.keyboard.press("ArrowUp")
+        editing = tab.page.get_by_role("textbox", name="Question")
+        expect(editing).to_be_focused()
+        expect(editing).to_have_value("one")
+        tab.page.keyboard.press("Escape")
+        expect(editing).to_have_count(0)
+        expect(tab.page.get_by_role("button", name="Edit")).to_be_focused()
+        message(tab.page).focus()
+    tab.page.keyboard.press("ArrowUp")
+    tab.page.keyboard.type(" more")
+    tab.page.keyboard.press("Enter")
+    answered(tab.page)
+    assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one more"]
+    assert versions(tab.page) == ["2/2"]
+
+
+def test_nothing_is_changed_while_an_answer_is_written(tab: Visit, server: ScriptedServer) -> None:
+    server.pipeline.answers["slow"] = Answer(text="a slow answer", hold_at=4)
+    ask(tab.page, "hello")
+    answered(tab.page)
+    ask(tab.page, "slow")
+    expect(answer(tab.page)).to_have_text("a sl")
+    for name in ("Edit", "Retry"):
+        expect(tab.page.get_by_role("button", name=name)).to_have_count(0)
+    server.release()
+    answered(tab.page)
+    expect(tab.page.get_by_role("button", name="Retry")).to_have_count(2)
