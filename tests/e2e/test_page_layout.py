@@ -63,7 +63,7 @@ def test_without_storage_the_page_answers_and_says_that_it_keeps_nothing(
 ) -> None:
     with visit(browser, server.url) as tab:
         tab.page.add_init_script(
-            "for (const name of ['localStorage', 'sessionStorage'])"
+            "for (const name of ['localStorage', 'sessionStorage', 'indexedDB'])"
             " Object.defineProperty(window, name, { get() { throw new DOMException('refused', 'SecurityError'); } });"
         )
         tab.page.goto("/")

@@ -14,7 +14,7 @@
  * @property {() => number} [now] milliseconds
  */
 
-import { Tree } from "./tree.js";
+import { Tree, merged } from "./tree.js";
 import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
@@ -26,9 +26,11 @@ export class Conversation {
   /**
    * @param {Parts} parts
    * @param {import("./tree.js").Saved} [saved] of before a reload
+   * @param {{temporary?: boolean}} [options] temporary: the server is to keep nothing of it either
    */
-  constructor(parts, { turns, leaf } = { turns: [], leaf: null }) {
+  constructor(parts, { turns, leaf } = { turns: [], leaf: null }, { temporary = false } = {}) {
     this.parts = parts;
+    this.temporary = temporary;
     this.now = parts.now ?? (() => performance.now());
     this.tree = new Tree({ turns: turns.map((turn) => this.#revive(turn)), leaf });
     this.sends = 0;
@@ -59,7 +61,7 @@ export class Conversation {
   ask(question, model, { fresh = false, parent = this.tree.leaf } = {}) {
     if (this.active) throw new Error("conversation: a turn is under way");
     const now = this.now();
-    const id = `${Date.now().toString(36)}-${this.tree.turns.size}`;
+    const id = randomKey();
     this.tree.add(newTurn({ id, parent, question, model, fresh, now }));
     this.sends = 0;
     this.whole = false;
@@ -72,10 +74,7 @@ export class Conversation {
   /** Ask a question again: after a failure, or for another answer beside the one that there is. */
   retry(turn, model) {
     if (this.active) return;
-    const { question, parent } = turn;
-    // What said nothing, and is followed by nothing, is no answer to come back to.
-    if (!turn.text && this.tree.after(turn.id).length === 0) this.tree.remove(turn);
-    this.ask(question, model, { fresh: true, parent });
+    this.ask(turn.question, model, { fresh: true, parent: turn.parent });
   }
 
   /** Ask another question in the place of one. */
@@ -93,6 +92,14 @@ export class Conversation {
     this.#save();
   }
 
+  /** Take over answers that another tab has added; those to the last question shown are shown. */
+  merge({ turns }) {
+    const known = this.tree.saved;
+    this.tree = new Tree(merged({ turns: turns.filter(isOver), leaf: null }, known));
+    const last = this.turns.at(-1);
+    if (last) this.tree.show(last);
+  }
+
   /** The server has noted what the user thinks of an answer. */
   rated(turn, rating) {
     turn.rating = rating;
@@ -106,14 +113,6 @@ export class Conversation {
     turn.stopping = true;
     this.#cancel(turn);
     this.parts.onchange(turn);
-  }
-
-  /** Forget everything. */
-  clear() {
-    this.stop();
-    this.tree = new Tree({ turns: [], leaf: null });
-    this.parts.onlist();
-    this.#save();
   }
 
   /** The connection is open: go on where it was cut. */
@@ -133,14 +132,14 @@ export class Conversation {
     if (turn?.stopping) this.#end(turn, () => abandon(turn, this.now()));
   }
 
-  /** An event has come in. */
+  /** Whether an event belongs to the turn under way. */
+  owns(event) {
+    return this.active !== undefined && event.stream_id === this.active.id;
+  }
+
+  /** An event that this conversation owns has come in. */
   receive(event) {
     const turn = this.active;
-    if (!turn || event.stream_id !== turn.id) {
-      // An answer that nobody waits for any more must not be written to its end.
-      if (event.type === "response.created") this.#cancelResponse(event.response.id, event.stream_id);
-      return;
-    }
     if (event.type === "error" && event.error.code === "previous_response_not_found" && !this.whole) {
       // It is no longer kept, or the server was restarted: this page still knows the conversation.
       this.whole = true;
@@ -163,7 +162,7 @@ export class Conversation {
       return;
     }
     const earlier = this.turns.slice(0, -1);
-    const previous = this.whole ? null : previousResponse(earlier);
+    const previous = this.whole || this.temporary ? null : previousResponse(earlier);
     const key = this.whole ? `${this.key}-whole` : this.key;
     const event = { type: "response.create", model: turn.model, idempotency_key: key };
     if (previous) {
@@ -172,6 +171,7 @@ export class Conversation {
     } else {
       event.input = messages(this.turns);
     }
+    if (this.temporary) event.store = false;
     if (turn.fresh) event.roundhouse = { cache: "no-store" };
     if (this.#send(event, turn)) this.sends += 1;
   }

@@ -2,24 +2,29 @@
 
 import { getTicket, loadConfig, loadModels, sendFeedback } from "./api.js";
 import { comingLine } from "./coming.js";
+import { Chats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
-import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
+import { drawer } from "./drawer.js";
 import { exampleQuestions } from "./examples.js";
+import { History } from "./history.js";
 import { keyDialog } from "./key-dialog.js";
 import { LogView } from "./log-view.js";
 import { picker } from "./picker.js";
 import { followEnd } from "./scroll.js";
-import { loadTurns, remembered, saveTurns, storageOf } from "./storage.js";
+import { Sidebar } from "./sidebar.js";
+import { remembered, storageOf } from "./storage.js";
 import { themeSwitch } from "./theme.js";
+import { download, fromFile, toText } from "./transfer.js";
 
 const CONFIG_PAUSE = 2000;
 
-const { storage: ofTab, lasting } = storageOf("sessionStorage");
-const { storage: ofBrowser } = storageOf("localStorage");
-byId("unkept").hidden = lasting;
+const ofTab = storageOf("sessionStorage");
+const ofBrowser = storageOf("localStorage");
+const history = await History.open();
+byId("unkept").hidden = history.lasting;
 
 const key = remembered(ofTab, "key");
 const cardOpen = remembered(ofBrowser, "cards");
@@ -50,38 +55,37 @@ const connection = new Connection({
   // A question may be asked before the configuration has told the key: it is sent once `start` connects.
   ready: () => Boolean(key.get()),
   ticket: () => getTicket(key.get()),
-  needed: () => conversation.active !== undefined,
+  needed: () => chats.active,
   onstate: (state, detail) => {
     badge(state, detail);
-    if (state === "idle" || state === "waiting" || state === "refused") conversation.disconnected();
+    if (state === "idle" || state === "waiting" || state === "refused") chats.disconnected();
     if (state === "refused") askForKey(key.get() ? detail.message : "");
   },
-  onopen: () => conversation.connected(),
-  onevent: (event) => conversation.receive(event),
+  onopen: () => chats.connected(),
+  onevent: (event) => chats.receive(event),
 });
 
-const conversation = new Conversation(
-  {
-    connection,
-    onchange: (turn) => {
-      view.show(turn);
-      composer.setBusy(conversation.active !== undefined);
-    },
-    onlist: () => {
-      view.list(conversation.turns);
-      composer.setBusy(conversation.active !== undefined);
-    },
-    save: (saved) => saveTurns(ofTab, saved),
+const chats = new Chats({
+  connection,
+  history,
+  onchange: (turn) => {
+    view.show(turn);
+    composer.setBusy(chats.current.active !== undefined);
   },
-  loadTurns(ofTab),
-);
+  onlist: () => {
+    view.list(chats.current.turns);
+    composer.setBusy(chats.current.active !== undefined);
+    address();
+  },
+});
+history.onchange((id, elsewhere) => elsewhere && chats.changed(id));
 
 const composer = new Composer(
   { form: byId("composer"), message: byId("message"), send: byId("send") },
   {
     draft: remembered(ofTab, "draft"),
     onsend: ask,
-    onstop: () => conversation.stop(),
+    onstop: () => chats.current.stop(),
     onuse,
     onup: () => view.editLast(),
   },
@@ -91,19 +95,36 @@ const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
   {
     context,
-    versions: (turn) => conversation.tree.versions(turn),
-    onretry: (turn) => asked(() => conversation.retry(turn, models.value())),
-    onedit: (turn, question) => asked(() => conversation.edit(turn, question, models.value())),
-    onwalk: (turn, step) => conversation.walk(turn, step),
+    versions: (turn) => chats.current.tree.versions(turn),
+    onretry: (turn) => asked(() => chats.current.retry(turn, models.value())),
+    onedit: (turn, question) => asked(() => chats.current.edit(turn, question, models.value())),
+    onwalk: (turn, step) => chats.current.walk(turn, step),
     onrate: rate,
   },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
-byId("new-chat").addEventListener("click", () => {
-  conversation.clear();
-  composer.focus();
+const sidebar = new Sidebar(
+  { list: byId("chats"), find: byId("find"), undo: byId("undo") },
+  { history, current: () => chats.id, onopen: open, onremoved: (id) => id === chats.id && begin() },
+);
+sidebar.draw();
+drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar"));
+
+byId("new-chat").addEventListener("click", () => begin());
+byId("temporary").addEventListener("click", () => begin({ temporary: true }));
+byId("export").addEventListener("click", async () => download("roundhouse-conversations.json", toText(await history.all())));
+byId("import").addEventListener("change", async ({ target }) => {
+  try {
+    const all = await fromFile(target.files[0]);
+    for (const kept of all) await history.restore(kept);
+    say(`${all.length} conversations were imported.`);
+  } catch (error) {
+    say(error.message);
+  }
+  target.value = "";
 });
+addEventListener("hashchange", () => open(addressed()));
 const offerExamples = exampleQuestions(byId("examples"), {
   onpick(question, model) {
     if (model) models.pick(model);
@@ -112,18 +133,54 @@ const offerExamples = exampleQuestions(byId("examples"), {
 });
 addEventListener("keydown", (event) => {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const branching = conversation.turns.findLast((turn) => conversation.tree.versions(turn).length > 1);
+  const { turns, tree } = chats.current;
+  const branching = turns.findLast((turn) => tree.versions(turn).length > 1);
   if (!event.altKey || step === undefined || !branching) return;
   event.preventDefault();
-  conversation.walk(branching, step);
+  chats.current.walk(branching, step);
 });
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
 
+if (addressed()) await open(addressed());
 start();
 
+/** The conversation that the page's address names; "" for none. */
+function addressed() {
+  return /^#\/c\/([\w-]{1,64})$/.exec(location.hash)?.[1] ?? "";
+}
+
+/** Let the address name the conversation, once there is something to come back to. */
+function address() {
+  const { turns, temporary } = chats.current;
+  const wanted = turns.length > 0 && !temporary ? `#/c/${chats.id}` : " ";
+  byId("temporary").setAttribute("aria-pressed", String(temporary));
+  if (addressed() === wanted.slice(4)) return;
+  globalThis.history.replaceState(null, "", wanted === " " ? location.pathname + location.search : wanted);
+  sidebar.draw();
+}
+
+async function open(id) {
+  if (id === chats.id) return;
+  if (!id || !(await chats.open(id))) return begin();
+  sidebar.draw();
+  toEnd();
+  composer.focus();
+}
+
+function begin(options) {
+  chats.begin(options);
+  sidebar.draw();
+  composer.focus();
+}
+
+function say(text) {
+  byId("status").textContent = text;
+  byId("told").textContent = text;
+}
+
 function ask(question) {
-  asked(() => conversation.ask(question, models.value()));
+  asked(() => chats.current.ask(question, models.value()));
 }
 
 /** After a question the focus is where the next one is written, also if the button that had it is gone. */
@@ -140,7 +197,7 @@ async function rate(turn, rating) {
   } catch {
     return false;
   }
-  conversation.rated(turn, rating);
+  chats.current.rated(turn, rating);
   return true;
 }
 
@@ -162,8 +219,8 @@ async function start() {
   context.tiers = config.tiers;
   showComing(config);
   if (!key.get() && config.key) key.set(config.key);
-  view.list(conversation.turns);
-  composer.setBusy(conversation.active !== undefined);
+  view.list(chats.current.turns);
+  composer.setBusy(chats.current.active !== undefined);
   if (!key.get()) {
     badge("refused", {});
     askForKey();

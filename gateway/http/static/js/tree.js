@@ -37,20 +37,14 @@ export class Tree {
     this.leaf = turn.id;
   }
 
-  /** Take a turn away that nothing follows; its parent is the last one shown. */
-  remove(turn) {
-    this.turns.delete(turn.id);
-    if (this.leaf === turn.id) this.leaf = turn.parent;
-  }
-
   /** @returns {Turn[]} the turns that follow a turn, or begin the conversation (null), the first asked first */
   after(id) {
     return [...this.turns.values()].filter((turn) => turn.parent === id);
   }
 
-  /** @returns {Turn[]} a turn and those asked in its place */
+  /** @returns {Turn[]} a turn and those asked in its place, but for attempts that failed without a word */
   versions(turn) {
-    return this.after(turn.parent);
+    return this.after(turn.parent).filter((one) => one.id === turn.id || one.text || one.status !== "failed");
   }
 
   /** Show a turn, and of what follows it the newest. */
@@ -59,4 +53,20 @@ export class Tree {
     for (let next = this.after(last.id).at(-1); next; next = this.after(last.id).at(-1)) last = next;
     this.leaf = last.id;
   }
+}
+
+/**
+ * Both trees' turns. Of a turn that is in both, the one that has seen more counts; the branch shown is the second's.
+ *
+ * @param {Saved} before
+ * @param {Saved} now
+ * @returns {Saved}
+ */
+export function merged(before, now) {
+  const turns = new Map(before.turns.map((turn) => [turn.id, turn]));
+  for (const turn of now.turns) {
+    const other = turns.get(turn.id);
+    if (!other || other.endedAt === null || turn.sequence >= other.sequence) turns.set(turn.id, turn);
+  }
+  return { turns: [...turns.values()], leaf: now.leaf };
 }

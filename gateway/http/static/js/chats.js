@@ -1,0 +1,109 @@
+/**
+ * The conversation that is shown, and those that were left while an answer was being written: they get it all the same.
+ *
+ * @typedef {import("./turn.js").Turn} Turn
+ *
+ * @typedef {object} Parts
+ * @property {import("./conversation.js").Parts["connection"]} connection
+ * @property {import("./history.js").History} history
+ * @property {(turn: Turn) => void} onchange a turn of the conversation that is shown has changed
+ * @property {() => void} onlist its turns were added or removed, or another one is shown
+ */
+
+import { Conversation } from "./conversation.js";
+
+export class Chats {
+  /** @param {Parts} parts */
+  constructor(parts) {
+    this.parts = parts;
+    /** @type {Map<string, Conversation>} with a turn under way, and the one that is shown */
+    this.live = new Map();
+    this.id = newId();
+    this.current = this.#conversation(this.id, { turns: [], leaf: null }, false);
+    this.live.set(this.id, this.current);
+  }
+
+  /** Whether an answer is under way anywhere. */
+  get active() {
+    return [...this.live.values()].some((conversation) => conversation.active !== undefined);
+  }
+
+  /** Begin a conversation of its own. @param {{temporary?: boolean}} [options] temporary: it is kept nowhere */
+  begin({ temporary = false } = {}) {
+    this.#show(newId(), { turns: [], leaf: null }, temporary);
+  }
+
+  /**
+   * Show a conversation that is kept.
+   *
+   * @param {string} id
+   * @returns {Promise<boolean>} false if there is none
+   */
+  async open(id) {
+    if (id === this.id) return true;
+    const kept = this.live.has(id) ? null : await this.parts.history.get(id);
+    if (!kept && !this.live.has(id)) return false;
+    this.#show(id, kept?.saved ?? null);
+    return true;
+  }
+
+  /** Another tab has changed a conversation. */
+  async changed(id) {
+    const { current } = this;
+    const kept = id === this.id ? await this.parts.history.get(id) : null;
+    if (!kept || current !== this.current || current.active) return;
+    current.merge(kept.saved);
+    this.parts.onlist();
+  }
+
+  receive(event) {
+    for (const [id, conversation] of this.live) {
+      if (!conversation.owns(event)) continue;
+      conversation.receive(event);
+      this.#forget(id);
+      return;
+    }
+    // An answer that nobody waits for any more must not be written to its end.
+    if (event.type === "response.created") {
+      const { id: response_id } = event.response;
+      this.parts.connection.send({ type: "response.cancel", response_id, stream_id: event.stream_id });
+    }
+  }
+
+  connected() {
+    for (const conversation of this.live.values()) conversation.connected();
+  }
+
+  disconnected() {
+    for (const conversation of this.live.values()) conversation.disconnected();
+  }
+
+  #show(id, saved, temporary = false) {
+    const left = this.id;
+    this.id = id;
+    if (saved) this.live.set(id, this.#conversation(id, saved, temporary));
+    this.current = this.live.get(id);
+    this.#forget(left);
+    this.parts.onlist();
+    this.current.connected();
+  }
+
+  #conversation(id, saved, temporary) {
+    const { connection, history, onchange, onlist } = this.parts;
+    const shown = () => this.id === id;
+    const parts = {
+      connection,
+      onchange: (turn) => shown() && onchange(turn),
+      onlist: () => shown() && onlist(),
+      save: (tree) => temporary || history.save(id, tree),
+    };
+    return new Conversation(parts, saved, { temporary });
+  }
+
+  /** A conversation that is not shown is here only until its answer has ended. */
+  #forget(id) {
+    if (id !== this.id && !this.live.get(id)?.active) this.live.delete(id);
+  }
+}
+
+const newId = () => [...crypto.getRandomValues(new Uint32Array(3))].map((part) => part.toString(36)).join("");

@@ -1,0 +1,118 @@
+/** The list of conversations: by day, found by their words, renamed, pinned, deleted and brought back. */
+
+import { el, icon } from "./dom.js";
+
+const UNDO = 10_000;
+
+/**
+ * @typedef {object} Elements
+ * @property {HTMLElement} list
+ * @property {HTMLInputElement} find
+ * @property {HTMLElement} undo
+ *
+ * @typedef {object} Parts
+ * @property {import("./history.js").History} history
+ * @property {() => string} current id of the conversation that is shown
+ * @property {(id: string) => void} onopen
+ * @property {(id: string) => void} onremoved
+ */
+
+export class Sidebar {
+  /**
+   * @param {Elements} elements
+   * @param {Parts} parts
+   */
+  constructor({ list, find, undo }, parts) {
+    this.list = list;
+    this.find = find;
+    this.undo = undo;
+    this.parts = parts;
+    this.timer = undefined;
+    this.drawn = 0;
+    find.addEventListener("input", () => this.draw());
+    parts.history.onchange(() => this.draw());
+  }
+
+  /** Show the conversations that there are now. */
+  async draw() {
+    const drawn = (this.drawn += 1);
+    const words = this.find.value.trim();
+    const entries = await (words ? this.parts.history.search(words) : this.parts.history.list());
+    if (drawn !== this.drawn || this.list.querySelector("form")) return; // a newer list is coming, or a title is written
+    const groups = new Map();
+    for (const entry of entries) groups.set(group(entry), [...(groups.get(group(entry)) ?? []), entry]);
+    this.list.replaceChildren(
+      ...[...groups].flatMap(([name, members]) => [
+        el("h3", {}, name),
+        el("ul", {}, ...members.map((entry) => this.#item(entry))),
+      ]),
+    );
+    if (entries.length === 0) this.list.append(el("p", {}, words ? "Nothing found." : "No conversations yet."));
+  }
+
+  #item(entry) {
+    const { id, title, pinned } = entry;
+    const current = id === this.parts.current();
+    const link = el("a", { href: `#/c/${id}`, "aria-current": current && "page", dir: "auto", title }, title);
+    const act = (label, symbol, action) =>
+      el("button", { type: "button", class: "quiet", "aria-label": `${label}: ${title}`, title: label, onclick: action }, icon(symbol));
+    return el(
+      "li",
+      {},
+      link,
+      act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
+      act("Rename", "edit", (event) => this.#rename(event.currentTarget.closest("li"), entry)),
+      act("Delete", "bin", () => this.#remove(entry)),
+    );
+  }
+
+  #rename(item, { id, title }) {
+    const input = el("input", { type: "text", "aria-label": "Title", maxlength: 200, value: title });
+    const form = el("form", {}, input);
+    const leave = async (renamed) => {
+      form.remove();
+      if (renamed) await this.parts.history.describe(id, { title: renamed });
+      await this.draw();
+      this.list.querySelector(`a[href="#/c/${id}"]`)?.focus();
+    };
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      leave(input.value.trim());
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      leave("");
+    });
+    item.replaceChildren(form);
+    input.select();
+  }
+
+  async #remove({ id, title }) {
+    const kept = await this.parts.history.remove(id);
+    if (!kept) return;
+    this.parts.onremoved(id);
+    clearTimeout(this.timer);
+    const hide = () => (this.undo.hidden = true);
+    const back = el("button", { type: "button", class: "quiet" }, "Undo");
+    back.addEventListener("click", async () => {
+      hide();
+      await this.parts.history.restore(kept);
+      this.parts.onopen(id);
+    });
+    this.undo.replaceChildren(el("span", {}, `Deleted: ${title}`), back);
+    this.undo.hidden = false;
+    back.focus();
+    this.timer = setTimeout(hide, UNDO);
+  }
+}
+
+function group({ pinned, updated }) {
+  if (pinned) return "Pinned";
+  const day = new Date(updated);
+  const today = new Date();
+  if (day.toDateString() === today.toDateString()) return "Today";
+  today.setDate(today.getDate() - 1);
+  if (day.toDateString() === today.toDateString()) return "Yesterday";
+  return day.toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
+}
