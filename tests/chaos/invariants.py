@@ -65,14 +65,18 @@ def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
     if turn.failure == "insufficient_quota":
         return Excuse("its budget is spent") if turn.tenant == "poor" else None
     gone = turn.failure in _GIVEN_UP or turn.failure.startswith("told: ")
-    return next((found for fault in during if (found := _gone(turn, fault))), None) if gone else None
+    dropped = any(fault.kind is Kind.REDIS_FULL for fault in during)
+    return next((found for fault in during if (found := _gone(turn, fault, dropped))), None) if gone else None
 
 
-def _gone(turn: TurnRecord, fault: Injected) -> Excuse | None:
-    """Return the excuse if the fault took the turn's gateway away, or seemed to."""
+def _gone(turn: TurnRecord, fault: Injected, dropped: bool) -> Excuse | None:
+    """Return the excuse if the fault took the turn's gateway away, or seemed to.
+
+    A turn of a gateway that was killed must be found, unless Redis has dropped what it knew to make room (`dropped`).
+    """
     gateways = {gateway_of(id) for id in turn.ids}
     its_own = fault.gateway in gateways or not gateways  # a terminal does not tell where it was
-    if fault.kind is Kind.GATEWAY_KILLED and its_own:
+    if fault.kind is Kind.GATEWAY_KILLED and its_own and (dropped or turn.failure != "response_not_found"):
         return Excuse("its gateway was killed", fault.kind)
     if _silenced(fault) and (its_own or fault.kind in _FOR_ALL):
         return Excuse("its gateway counted as dead", fault.kind)

@@ -22,6 +22,7 @@ SHORT = (
     Kind.REDIS_FULL,
     Kind.ENGINE_PARTED,
     Kind.GATEWAY_STOPPED,
+    Kind.GATEWAY_KILLED,
     Kind.CORE_FAILING,
 )
 """Those that take seconds; each lane runs its own in this order."""
