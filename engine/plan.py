@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.request import Request
+from engine.step_times import StepWork
 from engine.wire import TokenIdLogprob
 
 
@@ -51,6 +52,18 @@ class StepPlan:
     @property
     def tokens(self) -> int:
         return sum(row.tokens for row in self.rows)
+
+    @property
+    def work(self) -> StepWork:
+        """What the step computes; a draft's tokens count as tokens only."""
+        prompts = [row for row in self.rows if row.count > 1]
+        return StepWork(
+            tokens=self.tokens,
+            sampled=sum(row.sample for row in self.rows),
+            read=sum(row.start + 1 for row in self.rows if row.count == 1),
+            pairs=sum(row.count * row.start + row.count * (row.count + 1) // 2 for row in prompts),
+            prompts=len(prompts),
+        )
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Sampled, StepPlan
@@ -17,7 +18,6 @@ from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import ModelInfo, SamplingParams, ServiceClass
-from scale.capacity import StepCost
 
 OUTPUT_COST = 2
 """Cost of an output token, in input tokens, where services are compared."""
@@ -98,6 +98,12 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
+class StepSeconds(Protocol):
+    """Says how long a step takes, of which `observe` has just been told, such as `scale.capacity.StepCost`."""
+
+    def seconds(self, tokens: float, rows: float, kv_bytes: float = 0.0) -> float: ...
+
+
 def simulated_model(context: int = 1_000_000) -> ModelInfo:
     """Return a model that a scheduler can be made for. `context`: most tokens of a request."""
     return ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
@@ -111,7 +117,7 @@ def kv_bytes(plan: StepPlan, token_bytes: int) -> int:
 def simulate(
     arrivals: Iterable[Arrival],
     config: SchedulerConfig,
-    cost: StepCost,
+    cost: StepSeconds,
     *,
     context: int = 1_000_000,
     kv_token_bytes: int = 0,

@@ -69,8 +69,8 @@ def main(**values: Any) -> None:
         verification = options.verification()
         announcer = _announcer(options)
     except ValueError as error:
-        _fail(str(error))
-    _set_up_process(options)
+        fail(str(error))
+    set_up_process(options)
     from engine.execution.warm_up import NotEnoughMemory
     from engine.server.loaded_engine import LoadedEngine
 
@@ -78,7 +78,7 @@ def main(**values: Any) -> None:
         with verification.explaining():
             engine = LoadedEngine(options)
     except (ValueError, RegistryError) as error:
-        _fail(str(error))
+        fail(str(error))
 
     def prepare() -> None:
         with verification.explaining():
@@ -93,9 +93,9 @@ def main(**values: Any) -> None:
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
     except (NotEnoughMemory, CheckpointError) as error:
-        _fail(str(error))
+        fail(str(error))
     except (OSError, ValueError) as error:
-        _fail(f"cannot listen at {options.listen}: {error}")
+        fail(f"cannot listen at {options.listen}: {error}")
     except RuntimeError as error:
         if isinstance(error.__cause__, DeviceLost):
             _give_up(str(error.__cause__), DEVICE_LOST)
@@ -104,7 +104,7 @@ def main(**values: Any) -> None:
         engine.close()
 
 
-def _set_up_process(options: EngineOptions) -> None:
+def set_up_process(options: EngineOptions) -> None:
     """Set the environment that torch and oneDNN read when they are loaded, and set up the log."""
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -211,6 +211,6 @@ def _give_up(reason: str, status: int) -> NoReturn:
     os._exit(status)
 
 
-def _fail(message: str) -> NoReturn:
+def fail(message: str) -> NoReturn:
     click.echo(f"engine: {message}", err=True)
     sys.exit(CONFIGURATION_ERROR)

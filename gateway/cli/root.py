@@ -20,6 +20,7 @@ from gateway.cli.connection import config_option, load_settings, run, with_redis
 from gateway.cli.doctor import doctor
 from gateway.cli.keys import key
 from gateway.cli.models import models
+from gateway.cli.plan import plan
 from gateway.cli.route import route
 from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
@@ -62,6 +63,8 @@ def main() -> None:
         roundhouse doctor
     Find out what load it takes, and whether answers stay right under it:
         roundhouse load http://127.0.0.1:8080 --search --slo ttft=1
+    Plan how many replicas a load needs, and what they cost:
+        roundhouse plan --model llama-3.1-8b --hardware h100 --traffic rate=20,input=1200,output=250
     See what the caches save, and what was used:
         roundhouse cache stats
         roundhouse usage
@@ -279,6 +282,7 @@ main.add_command(doctor)
 main.add_command(key)
 main.add_command(load_test, "load")
 main.add_command(models)
+main.add_command(plan)
 main.add_command(restore)
 main.add_command(route)
 main.add_command(safety)

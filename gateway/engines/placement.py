@@ -70,7 +70,8 @@ class Placement(Struct, frozen=True):
     def apply(self, decision: RouteDecision) -> RouteDecision:
         """Return the decision with the pool's replicas in this order, before those of other pools, and the reasons."""
         order = self.choice.order
-        others = [name for name in decision.fallbacks if name not in order]
+        placed = set(order)
+        others = [name for name in decision.fallbacks if name not in placed]
         return msgspec.structs.replace(
             decision,
             replica=order[0],

@@ -1,0 +1,285 @@
+"""What `roundhouse plan` predicts beside what an engine does: TTFT, ITL and saturation, at several loads and mixes.
+
+    XDG_DATA_HOME=... python -m bench.plan
+
+times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
+replica bears. Then the same requests, which come at random, are served by the engine, model and all, and by the
+planner's simulation. The models are this repository's and, if it was pulled, the catalogue's smallest.
+
+Seconds are by default those of the process' CPU, of which there is one thread: on a machine with other work they say
+what the engine needs, and waiting for the machine does not count. `--clock wall` counts that too, for a quiet machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bench.plan_layers import markdown as layer_lines
+from bench.report import Environment, options, publish, table
+from engine.cache.blocks import BLOCK_SIZE
+from engine.scheduling.config import SchedulerConfig
+from engine.step_times import TimedEngine
+from engine.wire import Generate, SamplingParams
+from gateway.models.store import ModelStore, default_folder
+from scale.planning.bounds import LatencyAims, ReplicaBounds
+from scale.planning.kinds import ProbedEngine
+from scale.planning.replay import WARM_UP, Percentiles, replay
+from scale.planning.traffic import Length, PlannedTraffic
+from scale.simulation import Arrival
+
+DEMO = Path(__file__).parent.parent / "deploy" / "demo" / "model"
+REAL = "smollm2-135m"
+CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, policy="fcfs")
+MIXES = {
+    "chat": PlannedTraffic(rate=1, input=128, output=48, shared=0.5),
+    "documents": PlannedTraffic(rate=1, input=256, output=16),
+}
+LOADS = (0.5, 0.8, 1.0)
+AIMS = LatencyAims(ttft=1e9, itl=1e9)
+"""None: a replica's largest rate is that at which its rows or its cache are full."""
+WITHIN = 0.10
+"""Largest distance that a prediction should have."""
+Clock = Literal["cpu", "wall"]
+_CLOCKS: dict[Clock, Callable[[], float]] = {"cpu": time.process_time, "wall": time.perf_counter}
+
+
+class ServedTimes(msgspec.Struct, frozen=True):
+    """Seconds of requests that count, and tokens of answers per second of all."""
+
+    ttft: Percentiles
+    itl: Percentiles
+    tokens_per_second: float
+
+
+class PlanCell(msgspec.Struct, frozen=True):
+    """One mix at one load."""
+
+    mix: str
+    load: str
+    requests: int
+    rate: float
+    measured: ServedTimes
+    predicted: ServedTimes
+
+    def errors(self) -> dict[str, float]:
+        """Return the relative distances of the predictions."""
+        pairs = {
+            "TTFT p50": (self.predicted.ttft.p50, self.measured.ttft.p50),
+            "TTFT p95": (self.predicted.ttft.p95, self.measured.ttft.p95),
+            "ITL p50": (self.predicted.itl.p50, self.measured.itl.p50),
+            "ITL p95": (self.predicted.itl.p95, self.measured.itl.p95),
+            "tokens/s": (self.predicted.tokens_per_second, self.measured.tokens_per_second),
+        }
+        return {name: predicted / measured - 1 for name, (predicted, measured) in pairs.items()}
+
+
+class PlanModel(msgspec.Struct, frozen=True):
+    """One engine, what was fitted to it, and its cells."""
+
+    name: str
+    probed: ProbedEngine
+    seconds: float
+    """Time for which steps were timed, at least."""
+    cells: list[PlanCell]
+
+
+class PlanResult(msgspec.Struct, frozen=True):
+    environment: Environment
+    clock: Clock
+    models: list[PlanModel]
+
+
+class SkippingClock:
+    """A clock that goes on at once to a later time where an engine would wait for it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._skipped = -clock()
+
+    def __call__(self) -> float:
+        return self._clock() + self._skipped
+
+    def skip_to(self, at: float) -> None:
+        self._skipped += max(0.0, at - self())
+
+
+class MeasuredEngine:
+    """An engine of this process, with one thread, whose clock is ours."""
+
+    def __init__(self, model: Path, clock: Clock) -> None:
+        import torch
+
+        from engine.core import EngineCore
+        from engine.execution.runner import ModelRunner
+        from engine.execution.warm_up import warm_up
+        from engine.server.timing import StepTimer
+
+        torch.set_num_threads(1)
+        runner = ModelRunner(model, blocks=CONFIG.blocks)
+        self.clock = SkippingClock(_CLOCKS[clock])
+        self._core = EngineCore(runner, runner.info, CONFIG, clock=self.clock)
+        warm_up([runner], CONFIG)
+        self._timer = StepTimer(self._core, self.clock)
+        self._runs = 0
+        gc.collect()
+        gc.freeze()
+
+    def time_steps(self, seconds: float) -> TimedEngine:
+        return self._timer.engine(seconds, threads=1)
+
+    def serve(self, arrivals: Sequence[Arrival]) -> ServedTimes:
+        """Serve requests that come when they say, with nothing in the prefix cache that is theirs."""
+        self._runs += 1
+        clock, core, came = self.clock, self._core, self.clock()
+        tokens: list[list[float]] = [[] for _ in arrivals]
+        index = 0
+        while index < len(arrivals) or not core.idle:
+            if core.idle:
+                clock.skip_to(came + arrivals[index].at)
+            while index < len(arrivals) and came + arrivals[index].at <= clock():
+                core.add(self._request(index, arrivals[index]))
+                index += 1
+            outputs = core.step()
+            now = clock()
+            for output in outputs:
+                tokens[int(output.id)] += [now] * len(output.tokens)
+        first = int(WARM_UP * len(arrivals))
+        counted = list(zip(arrivals, tokens, strict=True))[first:]
+        gaps = [later - earlier for _, times in counted for earlier, later in pairwise(times)]
+        return ServedTimes(
+            ttft=Percentiles.of([times[0] - came - arrival.at for arrival, times in counted]),
+            itl=Percentiles.of(gaps),
+            tokens_per_second=sum(map(len, tokens)) / (max(times[-1] for times in tokens) - came - arrivals[0].at),
+        )
+
+    def _request(self, index: int, arrival: Arrival) -> Generate:
+        sampling = SamplingParams(max_tokens=arrival.output, ignore_eos=True, seed=index)
+        vocabulary = self._core.model.vocabulary
+        prompt = [(token * 2_654_435_761 & 0xFFFF_FFFF) // 97 % vocabulary for token in arrival.prompt]
+        return Generate(str(index), prompt, sampling, salt=str(self._runs).encode())
+
+
+def arrivals_of(traffic: PlannedTraffic, count: int, rate: float | None, context: int) -> list[Arrival]:
+    """Draw requests that come at a rate, or all at once."""
+    drawn = list(traffic.lengths(10 * count / (rate or 1.0), rate=rate or 1.0))[:count]
+    lengths = [Length(each.at if rate else 0.0, each.prompt, each.answer) for each in drawn]
+    lengths = [each for each in lengths if each.prompt + each.answer < context]
+    return [
+        Arrival(each.at, "", prompt, each.answer)
+        for each, prompt in zip(lengths, traffic.prompts(lengths), strict=True)
+    ]
+
+
+def measure(name: str, model: Path, *, clock: Clock, requests: int, seconds: float) -> PlanModel:
+    """Serve each mix at each load, with steps timed before and after, and predict the same."""
+    engine = MeasuredEngine(model, clock)
+    before = engine.time_steps(seconds / 2)
+    probed = ProbedEngine.of(before)
+    served = []
+    for mix, traffic in MIXES.items():
+        most = ReplicaBounds(probed.cost, probed.limits, traffic, AIMS).most().rate
+        for load in (*LOADS, None):
+            rate = None if load is None else load * most
+            arrivals = arrivals_of(traffic, requests, rate, min(probed.context, CONFIG.blocks * BLOCK_SIZE))
+            label = "all at once" if load is None else f"{load:.0%}"
+            served.append((mix, label, rate or 0.0, arrivals, engine.serve(arrivals)))
+            print(f"{name}, {mix}, {label}: served", flush=True)
+    after = engine.time_steps(seconds / 2)
+    probed = ProbedEngine.of(msgspec.structs.replace(before, steps=before.steps + after.steps))
+    cells = []
+    for mix, label, rate, arrivals, times in served:
+        result = replay(arrivals, CONFIG, probed.cost, AIMS, context=probed.context)
+        predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
+        cells.append(PlanCell(mix, label, len(arrivals), rate, times, predicted))
+    return PlanModel(name, probed, seconds, cells)
+
+
+def markdown(result: PlanResult) -> str:
+    seconds = "of the process' CPU" if result.clock == "cpu" else "of the clock"
+    errors = [error for model in result.models for cell in model.cells for error in cell.errors().values()]
+    within = sum(abs(error) <= WITHIN for error in errors)
+    lines = [
+        "# What the planner predicts",
+        "",
+        f"An engine with one thread beside the planner's simulation of it; seconds {seconds}. *Load* is the rate over "
+        "the largest one that the bounds give, with requests that come at random; *all at once* is saturation. "
+        "Each cell: measured, and how far the prediction is from it. A fifth of the requests warms up and does not "
+        f"count. {within} of {len(errors)} predictions are within {WITHIN:.0%}. Made by `python -m bench.plan`.",
+    ]
+    for model in result.models:
+        probed = model.probed
+        lines += [
+            "",
+            f"## {model.name}",
+            "",
+            f"Steps were timed for {model.seconds:.0f} s, half of it before the loads and half after them. The cost's "
+            f"median distance from them is {probed.cost.error:.1%}.",
+            "",
+            *table(
+                "mix | load | requests/s | TTFT p50 (ms) | TTFT p95 (ms) | ITL p50 (ms) | ITL p95 (ms) | tokens/s",
+                map(_line, model.cells),
+                words=2,
+            ),
+        ]
+    lines += [
+        "",
+        "## Layers on GPUs",
+        "",
+        "The roofline for devices without a measurement, beside what Vidur (Agrawal et al., 2024) has measured: one "
+        "layer of Llama 2 in bf16 without attention's reading of keys and values, steps of 1 to 4,096 tokens.",
+        "",
+        *layer_lines(),
+        "",
+        f"- {result.environment}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _line(cell: PlanCell) -> str:
+    served, errors = cell.measured, cell.errors()
+    measured = {
+        "TTFT p50": f"{served.ttft.p50 * 1e3:,.1f}",
+        "TTFT p95": f"{served.ttft.p95 * 1e3:,.1f}",
+        "ITL p50": f"{served.itl.p50 * 1e3:,.2f}",
+        "ITL p95": f"{served.itl.p95 * 1e3:,.2f}",
+        "tokens/s": f"{served.tokens_per_second:,.0f}",
+    }
+    cells = (f"{measured[name]} ({error:+.0%})" for name, error in errors.items())
+    return f"{cell.mix} | {cell.load} | {cell.rate:.2f} | {' | '.join(cells)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__)
+    parser.add_argument("--clock", choices=list(_CLOCKS), default="cpu", help="whose seconds count")
+    parser.add_argument("--requests", type=int, default=100, help="requests of a cell")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which steps are timed")
+    parser.add_argument("--model", action="append", type=Path, help="other models than the two")
+    chosen = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    models = {model.name: model for model in chosen.model or ()} or {"this repository's model": DEMO, **_real()}
+    measured = [
+        measure(name, path, clock=chosen.clock, requests=chosen.requests, seconds=chosen.seconds)
+        for name, path in models.items()
+    ]
+    result = PlanResult(Environment.here(), chosen.clock, measured)
+    publish(chosen.output / "plan", markdown(result), result)
+
+
+def _real() -> dict[str, Path]:
+    """Return the catalogue's smallest model, if it was pulled."""
+    store = ModelStore(default_folder())
+    model = store.model(REAL)
+    return {} if model is None else {REAL: store.path(model)}
+
+
+if __name__ == "__main__":
+    main()
