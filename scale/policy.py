@@ -3,7 +3,7 @@
 The work that arrives, in replica-seconds a second, is the number of replicas that it keeps busy (Little's law):
 
     offered = max(EWMA over 20 s, over 120 s) + trend * start / 2 + backlog / 60 s
-    target  = max(ceil(offered / 0.85 + sqrt(offered) / 2) + spare, slot floor, KV floor, adapter floor, min_replicas)
+    target  = max(ceil(offered / busy + sqrt(offered) / 2) + spare, slot floor, KV floor, adapter floor, min_replicas)
 
 The square root is the staffing rule for random arrivals (Halfin and Whitt, 1981). The trend is that of the last minutes
 or, if it is the larger one and has been right of late, that of yesterday (`scale/seasons.py`). Then:
@@ -29,6 +29,8 @@ from scale.seasons import Season, observe, ratio
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
 
 AVERAGED_SECONDS = (20.0, 120.0, 600.0)
+_LARGEST_EXTRA = 4
+"""Part of a pool that replicas added because of TTFT may be."""
 
 
 class ScalePolicy(Struct, frozen=True, kw_only=True):
@@ -36,8 +38,8 @@ class ScalePolicy(Struct, frozen=True, kw_only=True):
 
     start_seconds: float = 180.0
     """Time from asking for a replica until it is ready."""
-    utilisation: float = 0.85
-    """Share of the replicas that the work keeps busy in the mean."""
+    utilisation: float | None = None
+    """Share of the replicas that the work keeps busy in the mean; None: `busy_share` says it."""
     margin: float = 0.5
     """Replicas beyond that, times the square root of the work."""
     backlog_seconds: float = 60.0
@@ -56,6 +58,13 @@ class ScalePolicy(Struct, frozen=True, kw_only=True):
     """Time without a request after which a pool whose `min_replicas` is 0 has none."""
     patience: int = 3
     """Number of times `start_seconds` without a replica becoming ready after which the target falls back."""
+
+    @property
+    def busy_share(self) -> float:
+        """Return `utilisation`: by default 0.95 for starts of 30 s, 0.85 for those of 180 s, a line between them."""
+        if self.utilisation is not None:
+            return self.utilisation
+        return 0.95 - 0.1 * min(max(0.0, (self.start_seconds - 30) / 150), 1.0)
 
 
 class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -183,7 +192,8 @@ def _observe(signal: PoolSignal, memory: PoolMemory, present: int, policy: Scale
     if slow_since is not None and signal.of(ReplicaPhase.STARTING):
         slow_since = now
     if slow_since is not None and now - slow_since >= policy.ttft_patience:
-        extra, slow_since = extra + 1, now
+        # Prompts that alone take longer than the aim must not let a pool grow without end.
+        extra, slow_since = min(extra + 1, max(1, (memory.desired or 0) // _LARGEST_EXTRA)), now
     if fast_since is not None and now - fast_since >= policy.hold_seconds:
         extra, fast_since = extra - 1, now
     if memory.time is None:
@@ -234,7 +244,7 @@ def _target(
     if memory.active is not None and signal.time - memory.active >= policy.sleep_seconds and not bounds.min_replicas:
         reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, f"no request for {signal.time - memory.active:.0f} s"))
         return 0
-    sized = max(1, math.ceil(offered / policy.utilisation + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
+    sized = max(1, math.ceil(offered / policy.busy_share + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
     spare = f" and {bounds.spare} spare" if bounds.spare else ""
     reasons.append(
         ScaleReason(

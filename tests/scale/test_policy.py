@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scale.policy import PoolMemory, ScaleDecision, ScalePolicy, decide
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
 
@@ -49,6 +51,12 @@ def kinds(decision: ScaleDecision) -> list[str]:
 def test_constant_work_gets_the_staffing_rule_s_number() -> None:
     """9 / 0.85 + 1.5 = 12.09."""
     assert Pool(ready(1)).run(600, 9.0).desired == 13
+
+
+def test_replicas_that_start_fast_may_be_busier() -> None:
+    shares = [ScalePolicy(start_seconds=seconds).busy_share for seconds in (5, 30, 105, 180, 600)]
+    assert shares == pytest.approx([0.95, 0.95, 0.9, 0.85, 0.85])
+    assert ScalePolicy(start_seconds=30, utilisation=0.7).busy_share == 0.7
 
 
 def test_growth_comes_at_once() -> None:
@@ -151,3 +159,9 @@ def test_a_slow_first_token_adds_a_replica_a_minute() -> None:
     before = pool.run(600, 1.0).desired
     assert pool.run(60, 1.0, ttft_p95=3.0).desired == before
     assert pool.run(10, 1.0, ttft_p95=3.0).desired == before + 1
+
+
+def test_a_first_token_that_no_replica_makes_faster_adds_a_quarter_at_most() -> None:
+    pool = Pool(ready(10))
+    pool.run(600, 8.0)
+    assert pool.run(3600, 8.0, ttft_p95=9.0).desired == 14
