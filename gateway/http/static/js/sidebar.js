@@ -39,6 +39,7 @@ export class Sidebar {
     const words = this.find.value.trim();
     const entries = await (words ? this.parts.history.search(words) : this.parts.history.list());
     if (drawn !== this.drawn || this.list.querySelector("form")) return; // a newer list is coming, or a title is written
+    const focused = this.#nameOf(document.activeElement);
     const groups = new Map();
     for (const entry of entries) groups.set(group(entry), [...(groups.get(group(entry)) ?? []), entry]);
     this.list.replaceChildren(
@@ -48,6 +49,13 @@ export class Sidebar {
       ]),
     );
     if (entries.length === 0) this.list.append(el("p", {}, words ? "Nothing found." : "No conversations yet."));
+    // Whoever was at one of them still is.
+    if (focused) [...this.list.querySelectorAll("a, button")].find((one) => this.#nameOf(one) === focused)?.focus();
+  }
+
+  /** What an element of the list is, so that it is found in the next one; null for others. */
+  #nameOf(element) {
+    return this.list.contains(element) ? (element.getAttribute("href") ?? element.getAttribute("aria-label")) : null;
   }
 
   #item(entry) {
@@ -60,9 +68,13 @@ export class Sidebar {
       "li",
       {},
       link,
-      act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
-      act("Rename", "edit", (event) => this.#rename(event.currentTarget.closest("li"), entry)),
-      act("Delete", "bin", () => this.#remove(entry)),
+      el(
+        "span",
+        { class: "acts" },
+        act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
+        act("Rename", "edit", (event) => this.#rename(event.currentTarget.closest("li"), entry)),
+        act("Delete", "bin", () => this.#remove(entry)),
+      ),
     );
   }
 
