@@ -25,6 +25,7 @@ from engine.request import GrammarError, Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.work import WorkTally
 from engine.stages import AdapterStages, CoreStep, DraftStages, EngineFeatures, GrammarStages, HostKVStages, Stage
 from engine.validation import is_adapter_version, validate
 from engine.wire import FinishReason, Generate, Load, ModelInfo, Output
@@ -66,6 +67,7 @@ class EngineCore:
         scheduler = self._scheduler = Scheduler(config, model, features.adapter_limits(), blocks_on_host)
         self.model = msgspec.structs.replace(model, context=scheduler.context)
         """Model as clients are told of it: its context is what this engine can hold."""
+        self.work = WorkTally()
         self._deadlines = Deadlines()
         self._device = DeviceCheck(runner, scheduler.pool, self._clear_blocks)
         self._adapters = self._host = self._grammars = self._drafts = None
@@ -124,6 +126,11 @@ class EngineCore:
     def resident_adapters(self) -> tuple[str, ...]:
         """Adapter versions on the device, at most `MAX_RESIDENT_NAMED`, last requested ones. Any thread may read it."""
         return () if self._adapters is None else self._adapters.resident
+
+    @property
+    def adapter_share(self) -> float:
+        """Share of the adapters' blocks that those hold which requests name or which are pinned."""
+        return self._scheduler.adapters.residency.used_share
 
     def add(self, generate: Generate) -> None:
         """Accept a request; its outputs come from `step`.
@@ -286,14 +293,16 @@ class EngineCore:
     def _commit(self, step: CoreStep) -> None:
         """Apply the step's results to its requests: append tokens, publish blocks, finish those that have ended."""
         self._device.passed()
-        starts = {row.request.id: row.start for row in step.plan.rows}
+        starts, now = {row.request.id: row.start for row in step.plan.rows}, self._clock()
         for request, result in self._scheduler.commit(step.plan, step.sampled):
             output = gained(request, result, starts[request.id])
             if output is not None:
                 step.outputs.append(output)
+                self.work.gained(request, output, now)
             if request.finish is not None:
                 self._release(request)
         elapsed = self._clock() - step.begun
+        self.work.ran(step.plan, elapsed)
         if step.plan.tokens >= _LARGE * self.config.step_tokens:
             self.largest_step = elapsed * self.config.step_tokens / step.plan.tokens
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed

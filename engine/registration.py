@@ -24,6 +24,8 @@ INDEX_LIFETIME = 3600.0
 MAX_SKEW = 300.0
 """Most seconds by which the time in a lease may differ from the reader's: one that was kept is not taken for new."""
 KEY_BYTES = 32
+TTFT_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets of `Work.first_tokens`, in seconds; the last bucket has none."""
 
 Reason = Literal["seal", "form", "time"]
 """Why a lease is refused: its seal is missing or wrong; it is none of this pool and id; it was written too long ago."""
@@ -35,6 +37,22 @@ class LeaseRefused(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What an engine has done since it started."""
+
+    steps: int
+    seconds: float
+    """Duration of all steps."""
+    tokens: int
+    """Tokens in all steps, those of prompts and of drafts included."""
+    rows: int
+    """Requests in all steps, each counted in every step that it was in."""
+    outputs: int
+    """Tokens of answers."""
+    first_tokens: tuple[int, ...]
+    """Requests by the time from their arrival to their first token, in buckets that end at `TTFT_BOUNDS`."""
 
 
 class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,6 +80,16 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Most requests in one step."""
     load: int
     """Requests that run or wait there."""
+    waiting: int = 0
+    """Those of them that wait."""
+    waiting_tokens: int = 0
+    """Prompt tokens that are not computed yet."""
+    kv_share: float = 0.0
+    """Share of the KV blocks that running requests use."""
+    adapter_share: float = 0.0
+    """Share of the blocks for adapters that those take which requests name or which are pinned."""
+    work: Work | None = None
+    """What it has done; None from engines that do not tell."""
     time: float
     """When it was written, in seconds since 1970."""
 

@@ -21,7 +21,9 @@ from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
 from gateway.config.settings import ApiKeySettings, PoolSettings, PriceSettings, Section, Settings, TenantSettings
 from gateway.records.quota import Quota
+from gateway.scaling.metrics import ScalingMetrics
 from gateway.telemetry.metrics.process import Metrics
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 _CONFIGURATION = """# Configuration
 
@@ -70,8 +72,13 @@ have `_created`, the Unix time since which a series counts.
 
 This page is generated from `gateway/telemetry/metrics/` by `make docs`.
 
-| metric | type | labels | meaning |
-|---|---|---|---|
+"""
+
+_CONTROLLER_METRICS = """
+## Of a controller
+
+What a [controller](operating.md#how-many-engines) serves at `scaling.listen`. Only the one that leads tells of pools.
+
 """
 
 _ENGINE_OPTIONS = """# Options of an engine
@@ -121,11 +128,15 @@ def _changeable() -> str:
 
 def metrics() -> str:
     """docs/metrics.md"""
-    rows = []
-    for metric in sorted(Metrics().registry.declared):
+    return _METRICS + _declared(Metrics().registry) + _CONTROLLER_METRICS + _declared(ScalingMetrics().registry)
+
+
+def _declared(registry: MetricRegistry) -> str:
+    rows = ["| metric | type | labels | meaning |\n|---|---|---|---|\n"]
+    for metric in sorted(registry.declared):
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
         rows.append(f"| `{metric.name}` | {metric.type} | {labels} | {metric.meaning} |\n")
-    return _METRICS + "".join(rows)
+    return "".join(rows)
 
 
 def engine_options() -> str:

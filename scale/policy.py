@@ -79,7 +79,7 @@ class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     targets: tuple[tuple[float, int], ...] = ()
     """Times and targets of the last `hold_seconds`, without those that a later one exceeds."""
     active: float | None = None
-    """Last time with a request."""
+    """Last time with a request; None: there was none yet."""
     slow_since: float | None = None
     """Time since which TTFT is above its aim, or since the last replica that this added."""
     fast_since: float | None = None
@@ -184,7 +184,7 @@ def _observe(signal: PoolSignal, memory: PoolMemory, present: int, policy: Scale
     """Add a look's figures to what is remembered."""
     now = signal.time
     in_use = signal.offered > 0 or signal.waiting or signal.wanted or any(each.in_flight for each in signal.replicas)
-    active = now if in_use or memory.time is None else memory.active
+    active = now if in_use or (memory.time is None and present) else memory.active
     slow = signal.ttft_p95 is not None and signal.ttft_p95 > policy.ttft_target
     slow_since = (memory.slow_since if memory.slow_since is not None else now) if slow else None
     fast_since = None if slow or not memory.extra else (memory.fast_since if memory.fast_since is not None else now)
@@ -241,8 +241,10 @@ def _target(
     offered: float,
     reasons: list[ScaleReason],
 ) -> int:
-    if memory.active is not None and signal.time - memory.active >= policy.sleep_seconds and not bounds.min_replicas:
-        reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, f"no request for {signal.time - memory.active:.0f} s"))
+    idle = math.inf if memory.active is None else signal.time - memory.active
+    if idle >= policy.sleep_seconds and not bounds.min_replicas:
+        text = "no request yet" if idle == math.inf else f"no request for {idle:.0f} s"
+        reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, text))
         return 0
     sized = max(1, math.ceil(offered / policy.busy_share + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
     spare = f" and {bounds.spare} spare" if bounds.spare else ""

@@ -119,6 +119,11 @@ class Residency:
         return [each.version for each in self._adapters.values() if each.state in INSTALLED]
 
     @property
+    def used_share(self) -> float:
+        """Share of the blocks for adapters that those hold which are not idle."""
+        return (self._pool.lent - self._idle.sectors) / self.share if self.share else 0.0
+
+    @property
     def next_wanted(self) -> str | None:
         """The wanted adapter to evict first: the one that waits the shortest."""
         return next(reversed(self._wanted.order), None)

@@ -29,7 +29,7 @@ from engine.server.announcer import Announcer, read_key
 from engine.server.host import EngineServer
 from engine.server.options import EngineOptions, parameters
 from engine.tls import server_context
-from engine.wire import PROTOCOL_MIN, PROTOCOL_VERSION, ModelInfo
+from engine.wire import PROTOCOL_MIN, PROTOCOL_VERSION
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with its options; trying again would not help."""
@@ -128,9 +128,10 @@ def _announcer(options: EngineOptions) -> Announcer | None:
     return Announcer(options.register, read_key(options.register_key))
 
 
-def _lease(server: EngineServer, model: ModelInfo, options: EngineOptions, address: str) -> Lease:
+def _lease(server: EngineServer, core: EngineCore, options: EngineOptions, address: str) -> Lease:
     """Return what the engine, which listens at this address, says of itself now."""
-    load = server.load
+    load, model = server.load, core.model
+    used = load.total_blocks - load.free_blocks - load.cached_blocks - load.lent_blocks
     return Lease(
         id=server.id,
         pool=options.pool,
@@ -145,6 +146,11 @@ def _lease(server: EngineServer, model: ModelInfo, options: EngineOptions, addre
         spot=options.spot,
         capacity=options.max_running,
         load=load.running + load.waiting,
+        waiting=load.waiting,
+        waiting_tokens=load.waiting_tokens,
+        kv_share=round(used / load.total_blocks, 3),
+        adapter_share=round(core.adapter_share, 3),
+        work=core.work.read(),
         time=time.time(),
     )
 
@@ -173,7 +179,7 @@ async def _serve(
             loop.add_signal_handler(signal.SIGTERM, terminate)
             await stack.enter_async_context(server.probed(options.probes))
             if announcer is not None:
-                lease = partial(_lease, server, core.model, options, address)
+                lease = partial(_lease, server, core, options, address)
                 await stack.enter_async_context(announcer.announced(lease))
             model = core.model
             ready = {"event": "ready", "id": server.id, "address": address, "model": model.name}

@@ -37,6 +37,7 @@ from gateway.engines.adapters import registry_url
 from gateway.models.store import ModelStore
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
+from gateway.scaling.records import PoolRecords
 from gateway.server import PortTaken, listen
 from gateway.storage.connect import connect, redis_url
 
@@ -46,6 +47,14 @@ _PATIENCE = 2.0
 """Seconds within which a service must answer."""
 _EXAMINATION = 120.0
 """Seconds that loading torch may take on a busy machine."""
+_SCALING_REMEDIES = {
+    "bounds": "raise max_replicas, or bound the work by limits",
+    "budget": "raise the pool's budget",
+    "stuck": "look where its engines are started: free machines, images, quotas",
+    "starts_fail": "look at the logs of its engines",
+    "no_signal": "look at Redis: leases of engines are missing",
+}
+"""What to do about reasons to alert."""
 _ROOM = 1 << 30
 """Free bytes that a data folder's disk should have."""
 
@@ -218,6 +227,8 @@ async def _services(settings: Settings) -> AsyncIterator[CheckResult]:
     for pool in settings.pools:
         for address in pool.engines:
             yield await _engine(settings, pool, address)
+    async for finding in scaling(settings):
+        yield finding
 
 
 async def _redis(settings: Settings) -> CheckResult:
@@ -273,6 +284,34 @@ async def _engine(settings: Settings, pool: PoolSettings, address: str) -> Check
     info = client.info
     assert info is not None
     return CheckResult("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
+
+
+async def scaling(settings: Settings) -> AsyncIterator[CheckResult]:
+    """Check pools whose number of engines follows the load; where Redis does not answer, nothing is known of them."""
+    pools = [pool.tier for pool in settings.pools if pool.scaled]
+    try:
+        async with connect(settings, timeout=_PATIENCE) as redis:
+            records = PoolRecords(redis)
+            leader = await records.leader() if pools else None
+            found = [(tier, await records.read(tier)) for tier in pools]
+    except (SettingsError, RedisError, OSError, ValueError):
+        return
+    if leader is not None and leader.seconds > 0:
+        yield CheckResult("services", "controller", f"{leader.id} decides how many engines pools have")
+    elif pools:
+        remedy = "start `roundhouse serve`, or `roundhouse scale run` where engines are started elsewhere"
+        yield CheckResult("services", "controller", "nobody decides how many engines pools have", "warning", remedy)
+    for tier, record in found:
+        name = f"engines of {tier}"
+        if record is None:
+            continue
+        value = f"{record.ready} ready of {record.desired}, at most {record.max_replicas}"
+        if record.alerts:
+            value = f"{value}: {'; '.join(each.text for each in record.alerts)}"
+            remedy = "; ".join(dict.fromkeys(_SCALING_REMEDIES[each.kind] for each in record.alerts))
+            yield CheckResult("services", name, value, "warning", remedy)
+        else:
+            yield CheckResult("services", name, value)
 
 
 def kernels(program: str = "kernels.doctor") -> list[CheckResult]:

@@ -23,6 +23,7 @@ from gateway.cli.models import models
 from gateway.cli.plan import plan
 from gateway.cli.route import route
 from gateway.cli.safety import safety
+from gateway.cli.scale import scale
 from gateway.cli.tenants import tenant, user
 from gateway.cli.usage import usage
 from gateway.config import checkpoints
@@ -59,6 +60,8 @@ def main() -> None:
         roundhouse key add acme
     Watch engines, tenants and caches:
         roundhouse top
+    See and set how many engines a pool has:
+        roundhouse scale status
     Find out what is wrong, or why it is slow:
         roundhouse doctor
     Find out what load it takes, and whether answers stay right under it:
@@ -286,6 +289,7 @@ main.add_command(plan)
 main.add_command(restore)
 main.add_command(route)
 main.add_command(safety)
+main.add_command(scale)
 main.add_command(tenant)
 main.add_command(usage)
 main.add_command(user)

@@ -52,10 +52,32 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "embedder": frozenset({"dimensions", "timeout"}),
     "semantic_cache": frozenset({"delta", "tenants", "max_questions_per_tenant"}),
     "router": ALL,
+    "scaling": frozenset(
+        {
+            "backlog_seconds",
+            "hold_seconds",
+            "retry_seconds",
+            "sleep_seconds",
+            "utilisation",
+        }
+    ),
     "log": ALL,
     "safety": ALL,
     "tenants": ALL,
-    "pools": frozenset({"cost", "engines", "min_replicas", "when_asleep"}),
+    "pools": frozenset(
+        {
+            "budget",
+            "cost",
+            "engines",
+            "max_replicas",
+            "min_replicas",
+            "replica_price",
+            "spare_replicas",
+            "start_seconds",
+            "ttft_target",
+            "when_asleep",
+        }
+    ),
     "prices": ALL,
 }
 """Fields that may change while a gateway runs, by section; no others may."""
@@ -77,12 +99,15 @@ def changes(old: Settings, new: Settings) -> list[str]:
 def fixed(old: Settings, new: Settings) -> list[str]:
     """Paths of the differing fields that cannot change while a gateway runs."""
     own = {pool.tier for pools in (old.pools, new.pools) for pool in pools if pool.own}
+    was, now = ({pool.tier for pool in pools if pool.elastic} for pools in (old.pools, new.pools))
 
     def may_change(path: str) -> bool:
         section, *names = path.split(".")
         allowed = CHANGEABLE.get(section, frozenset())
         if section == "pools" and (len(names) < 2 or (names[1] == "engines" and names[0] in own)):
             return False  # a whole pool; or one whose engine is started here
+        if section == "pools" and names[1] in ("min_replicas", "max_replicas") and names[0] in was ^ now:
+            return False  # how `serve` starts its engines is settled at the start
         return allowed is ALL or (bool(names) and names[-1] in allowed)
 
     return [path for path in changes(old, new) if not may_change(path)]

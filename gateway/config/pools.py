@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from engine.wire import PolicyName
 from gateway.models.catalogue import Sha256
-from gateway.records.section import Positive, Section, SettingsError
+from gateway.records.section import Positive, Seconds, Section, SettingsError
+from scale.signals import PoolBounds
 
 Tier = Literal["small", "medium", "large"]
 Quantization = Literal["off", "int8", "w8a16", "int4"]
@@ -50,11 +51,36 @@ class PoolSettings(Section, frozen=True):
         int,
         Meta(
             ge=0,
-            le=1,
-            description="0: the pool [may sleep](operating.md#pools-that-sleep), that is have no engine while nobody "
-            "wants it; 1: a gateway without an engine of it is degraded.",
+            le=1000,
+            description="Fewest engines. 0: the pool [may sleep](operating.md#pools-that-sleep), that is have no "
+            "engine while nobody wants it; from 1 on a gateway without an engine of it is degraded.",
         ),
     ] = 1
+    max_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="Most engines, between which and `min_replicas` their number "
+            "[follows the load](operating.md#how-many-engines); empty: `serve` starts one, or who registers engines "
+            "decides."
+        ),
+    ] = None
+    spare_replicas: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="Engines beyond what the load needs: 1 bears the loss of an engine."),
+    ] = 0
+    start_seconds: Annotated[Seconds, Meta(description="Seconds from the start of an engine until it answers.")] = 60.0
+    ttft_target: Annotated[
+        Seconds,
+        Meta(
+            description="Aim for the time to the first token in its engines (p95), in seconds; more engines while it "
+            "is missed."
+        ),
+    ] = 2.0
+    replica_price: Annotated[float, Meta(ge=0, description="Price of one engine for an hour, for `budget`.")] = 0.0
+    budget: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Most that its engines may cost in an hour; empty: no limit."),
+    ] = None
     when_asleep: Annotated[
         Literal["wait", "other_tier"],
         Meta(
@@ -148,6 +174,31 @@ class PoolSettings(Section, frozen=True):
         """Whether `serve` starts its engine."""
         return not (self.engines or self.registered)
 
+    @property
+    def scaled(self) -> bool:
+        """Whether a controller decides how many engines it has."""
+        return self.max_replicas is not None
+
+    @property
+    def elastic(self) -> bool:
+        """Whether `serve` starts and ends its engines as its controller decides."""
+        return self.own and self.scaled
+
+    @property
+    def bounds(self) -> PoolBounds:
+        """What the controller may decide.
+
+        Raises:
+            ValueError: the fields contradict each other.
+        """
+        return PoolBounds(
+            min_replicas=self.min_replicas,
+            max_replicas=max(1, self.min_replicas) if self.max_replicas is None else self.max_replicas,
+            spare=self.spare_replicas,
+            budget=self.budget,
+            price=self.replica_price,
+        )
+
 
 def check_pools(pools: Sequence[PoolSettings]) -> None:
     """Raises SettingsError: there is none, two serve the same tier, or the fields of one contradict each other."""
@@ -160,11 +211,7 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
         for address in pool.engines:
             if not address.startswith(("ws://", "wss://", "unix://")):
                 raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
-        if pool.own and pool.min_replicas == 0:
-            raise SettingsError(
-                f"pools: min_replicas of the {pool.tier} pool is 0, but `serve` starts its engine: set registered, or "
-                "name engines that run elsewhere"
-            )
+        _check_replicas(pool)
         if pool.quantize != "off" and pool.dtype != "bfloat16":
             raise SettingsError(
                 f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
@@ -174,3 +221,21 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
                 f"({pool.max_running})"
             )
+
+
+def _check_replicas(pool: PoolSettings) -> None:
+    """Raises SettingsError: how many engines it may have is contradictory."""
+    try:
+        _ = pool.bounds
+    except ValueError as error:
+        raise SettingsError(f"pools: the {pool.tier} pool: {error}") from error
+    if pool.max_replicas is None:
+        if pool.own and pool.min_replicas != 1:
+            raise SettingsError(
+                f"pools: min_replicas of the {pool.tier} pool is {pool.min_replicas}, but `serve` starts one engine: "
+                "set max_replicas too, or registered, or name engines that run elsewhere"
+            )
+    elif pool.engines:
+        raise SettingsError(
+            f"pools: max_replicas of the {pool.tier} pool has no effect on the engines that it names; leave out either"
+        )

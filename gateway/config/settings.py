@@ -38,6 +38,7 @@ from gateway.config.redis import check_redis
 from gateway.config.response_cache import CacheSettings
 from gateway.config.routing import RouterSettings as RouterSettings
 from gateway.config.safety import SafetySettings, check_safety
+from gateway.config.scaling import ScalingSettings as ScalingSettings
 from gateway.config.semantic_cache import EmbedderSettings as EmbedderSettings
 from gateway.config.semantic_cache import SemanticCacheSettings as SemanticCacheSettings
 from gateway.config.semantic_cache import check_embedder
@@ -234,6 +235,7 @@ class Settings(Section, frozen=True):
     usage: UsageSettings = UsageSettings()
     batches: BatchSettings = BatchSettings()
     router: RouterSettings = RouterSettings()
+    scaling: ScalingSettings = ScalingSettings()
     adapters: AdapterSettings = AdapterSettings()
     models: ModelStoreSettings = ModelStoreSettings()
     admin: AdminSettings = AdminSettings()

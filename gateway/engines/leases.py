@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from typing import cast
 
 from redis.asyncio import Redis
@@ -52,26 +51,34 @@ class LeasedEngines:
             log.debug("leases not read", extra={"error": type(error).__name__})
 
     async def _look(self, pool: Pool) -> None:
-        index = INDEX_KEY.format(pool=pool.tier)
-        members = cast("list[bytes]", await self._redis.zrevrange(index, 0, MOST_ENGINES - 1))
-        ids = [member.decode(errors="replace") for member in members]
-        keys = [LEASE_KEY.format(pool=pool.tier, id=id) for id in ids]
-        values = cast("list[bytes | None]", await self._redis.mget(keys)) if keys else []
-        found = {id: value for id, value in zip(ids, values, strict=True) if value is not None}
-        self._engines.announced(pool, self._believed(pool.tier, found))
-        if gone := [member for member, value in zip(members, values, strict=True) if value is None]:
-            await self._redis.zrem(index, *gone)
+        leases, refused = await read_leases(self._redis, self._key, pool.tier)
+        self._engines.announced(pool, leases)
+        for id in refused.keys() - self._refused.get(pool.tier, set()):  # each is told of once
+            self._metrics.refused(refused[id].reason)
+            log.error("lease refused", extra={"pool": pool.tier, "replica": id[:64], "error": str(refused[id])})
+        self._refused[pool.tier] = set(refused)
 
-    def _believed(self, pool: str, found: dict[str, bytes]) -> Sequence[Lease]:
-        """Return the leases that engines of ours have written just now; each other one is told of once."""
-        leases, refused, now = [], set(), time.time()
-        for id, value in found.items():
+
+async def read_leases(redis: Redis, key: bytes, pool: str) -> tuple[list[Lease], dict[str, LeaseRefused]]:
+    """Return the leases that engines of ours have written just now, and why others are not believed, by id.
+
+    Those that have ended are taken out of the index.
+
+    Raises:
+        RedisError, OSError: Redis does not answer.
+    """
+    index = INDEX_KEY.format(pool=pool)
+    members = cast("list[bytes]", await redis.zrevrange(index, 0, MOST_ENGINES - 1))
+    ids = [member.decode(errors="replace") for member in members]
+    keys = [LEASE_KEY.format(pool=pool, id=id) for id in ids]
+    values = cast("list[bytes | None]", await redis.mget(keys)) if keys else []
+    leases, refused, now = [], dict[str, LeaseRefused](), time.time()
+    for id, value in zip(ids, values, strict=True):
+        if value is not None:
             try:
-                leases.append(opened(value, self._key, pool=pool, id=id, now=now))
+                leases.append(opened(value, key, pool=pool, id=id, now=now))
             except LeaseRefused as refusal:
-                refused.add(id)
-                if id not in self._refused.get(pool, ()):
-                    self._metrics.refused(refusal.reason)
-                    log.error("lease refused", extra={"pool": pool, "replica": id[:64], "error": str(refusal)})
-        self._refused[pool] = refused
-        return leases
+                refused[id] = refusal
+    if gone := [member for member, value in zip(members, values, strict=True) if value is None]:
+        await redis.zrem(index, *gone)
+    return leases, refused

@@ -32,6 +32,10 @@ class ChildFailed(Exception):
     """A child cannot be run; its last output is on standard error."""
 
 
+class Misconfigured(ChildFailed):
+    """It says that it cannot run with what it was given: starting it again would not help."""
+
+
 class Child:
     """A process that is meant to run for as long as its supervisor."""
 
@@ -44,13 +48,20 @@ class Child:
         files: Sequence[int] = (),
         grace: float = 10.0,
         orphaned: signal.Signals = signal.SIGTERM,
+        heard: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Args: files: what it inherits; grace: seconds in which it must end when it is asked to; orphaned: the signal
-        with which it ends if its supervisor is killed."""
+        """
+        Args:
+            files: what it inherits.
+            grace: seconds in which it must end when it is asked to.
+            orphaned: the signal with which it ends if its supervisor is killed.
+            heard: called with each line that it prints.
+        """
         self.name = name
         self._files = files
         self._grace = grace
         self._orphaned = orphaned
+        self._heard = heard
         self._command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._process: asyncio.subprocess.Process | None = None
@@ -62,14 +73,15 @@ class Child:
         """Id of the running process."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
-    async def run(self, started: Callable[[], None] = lambda: None) -> None:
+    async def run(self, started: Callable[[], None] = lambda: None, again: Callable[[], bool] = lambda: True) -> None:
         """Start the child and start it again whenever it dies, until `stop` or cancellation.
 
         Args:
             started: called after every start.
+            again: whether to start it again, now that it has died.
 
         Raises:
-            ChildFailed: the program does not exist, or says that its configuration cannot work.
+            ChildFailed: the program does not exist, says that its configuration cannot work, or is not started again.
         """
         backoff = _FIRST_BACKOFF
         try:
@@ -79,11 +91,13 @@ class Child:
                 if self._stopping.is_set():  # meanwhile, when there was nothing to end
                     return
                 started()
-                status = await process.wait()
+                status = await self._ended(process)
                 if self._stopping.is_set():
                     return
                 if status == CONFIGURATION_ERROR:
-                    raise ChildFailed(f"{self.name} cannot run as configured (see its message above)")
+                    raise Misconfigured(f"{self.name} cannot run as configured (see its message above)")
+                if not again():
+                    raise ChildFailed(f"{self.name} ended with status {status}")
                 backoff = _FIRST_BACKOFF if monotonic() - begun > _STEADY else min(backoff * 2, _LONGEST_BACKOFF)
                 log.error(
                     "child died, starting it again", extra={"child": self.name, "status": status, "in_seconds": backoff}
@@ -115,6 +129,16 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
 
+    async def _ended(self, process: asyncio.subprocess.Process) -> int:
+        """Return the exit status of the child when it has ended; until then, pass on what it prints."""
+        if process.stdout is None or self._heard is None:
+            return await process.wait()
+        hearing = asyncio.create_task(_lines(process.stdout, self._heard))
+        try:
+            return await process.wait()
+        finally:
+            hearing.cancel()
+
     async def _start(self) -> asyncio.subprocess.Process:
         parent = os.getpid()
         try:
@@ -122,13 +146,18 @@ class Child:
                 *self._command,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL if self._heard is None else asyncio.subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=self._files,
                 preexec_fn=lambda: die_with(parent, self._orphaned),
             )
         except OSError as error:
             raise ChildFailed(f"{self.name} cannot be started: {error}") from error
+
+
+async def _lines(output: asyncio.StreamReader, heard: Callable[[bytes], None]) -> None:
+    async for line in output:
+        heard(line)
 
 
 def die_with(parent: int, how: signal.Signals = signal.SIGTERM) -> None:

@@ -8,8 +8,10 @@ from gateway.config.settings import EmbedderSettings, PoolSettings, Section, Set
 from gateway.storage.connect import socket_path
 
 
-def engine_address(settings: Settings, pool: PoolSettings) -> str:
-    return f"unix://{socket_path(settings, f'engine-{pool.tier}')}"
+def engine_address(settings: Settings, pool: PoolSettings, number: int | None = None) -> str:
+    """Address of a pool's engine, or of one of several."""
+    name = f"engine-{pool.tier}" if number is None else f"engine-{pool.tier}-{number}"
+    return f"unix://{socket_path(settings, name)}"
 
 
 def embedder_address(settings: Settings) -> str:

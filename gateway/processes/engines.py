@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,6 +14,7 @@ from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.adapters import registry_url
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import engine_address, engine_command
+from gateway.processes.replicas import LocalReplicas
 
 log = logging.getLogger("roundhouse.supervisor")
 
@@ -34,7 +36,7 @@ def bounded_context(tier: str, taken: int, possible: int) -> list[str]:
 
 
 class EngineProcesses:
-    """Runs engines, one for a pool.
+    """Runs engines: one for a pool, or as many as its controller decides.
 
     An engine that says that it cannot run takes its tier out of service and nothing else, unless no tier is left; so
     does a checkpoint that cannot be used.
@@ -45,6 +47,8 @@ class EngineProcesses:
         self._say = say
         self._children: list[Child] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.replicas = LocalReplicas(settings)
+        """Engines of pools whose number follows the load."""
         self._none_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.out: set[Tier] = set()
         """Tiers whose engine cannot run."""
@@ -56,7 +60,14 @@ class EngineProcesses:
         self._say(f"  the {tier} tier is out of service, the others answer for it: {reason}; then start again")
 
     def start(self, pool: PoolSettings) -> asyncio.Task[None]:
-        """Start the engine of a pool that has none elsewhere, and return the task that ends when it cannot run."""
+        """Start the engine of a pool that has none elsewhere, and return the task that ends when it cannot run.
+
+        A pool whose number of engines follows the load gets the fewest that it may have.
+        """
+        if pool.elastic:
+            few, most = pool.min_replicas, pool.max_replicas
+            self._say(f"  starting {few} to {most} engines of the {pool.tier} tier: {pool.name} on {pool.device}")
+            return self._begin(pool, self.replicas.serve(pool))
         settings = self._settings
         # The engine compares it again whenever it is started, also after a crash.
         sha256 = checkpoints.expected_digest(pool, settings.models.open())
@@ -67,9 +78,7 @@ class EngineProcesses:
         child = Child(f"engine-{pool.tier}", command, environment)
         self._say(f"  starting {child.name}: {pool.name} on {pool.device}")
         self._children.append(child)
-        task = asyncio.create_task(self._run(pool, child), name=child.name)
-        self._tasks.append(task)
-        return task
+        return self._begin(pool, child.run())
 
     async def wait_failed(self) -> None:
         """Wait until no tier is left.
@@ -81,14 +90,20 @@ class EngineProcesses:
 
     async def stop(self) -> None:
         """End all engines."""
+        await self.replicas.aclose()
         for child in self._children:
             await child.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._none_left.cancel()
 
-    async def _run(self, pool: PoolSettings, child: Child) -> None:
+    def _begin(self, pool: PoolSettings, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(pool, run), name=f"engine-{pool.tier}")
+        self._tasks.append(task)
+        return task
+
+    async def _run(self, pool: PoolSettings, run: Coroutine[Any, Any, None]) -> None:
         try:
-            await child.run()
+            await run
         except ChildFailed as error:
             self.out.add(pool.tier)
             if self.out >= {each.tier for each in self._settings.pools}:

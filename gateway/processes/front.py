@@ -131,8 +131,8 @@ class OneProcess:
 
 
 async def _answering(pool: Pool) -> list[str]:
-    [engine] = pool.engines
-    await engine.client.wait_connected()
+    while not (pool.may_sleep or any(engine.client.connected for engine in pool.engines)):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)  # engines may announce themselves, for which there is no event
     return _bounded(pool)
 
 

@@ -214,7 +214,12 @@ class SeveralProcesses:
 
 
 async def _answering(pool: PoolSettings, seconds: float | None = None) -> list[str]:
-    """Wait until the first engine of a pool answers, at most so long; return what an operator is told of it."""
+    """Wait until the first engine of a pool answers, at most so long; return what an operator is told of it.
+
+    Of engines that announce themselves, nothing is known here.
+    """
+    if not pool.engines:
+        return []
     async with EngineClient(pool.engines[0]) as client:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

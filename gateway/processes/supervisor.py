@@ -24,7 +24,7 @@ from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
 from gateway.config.default_pools import own_pools
-from gateway.config.settings import NO_TENANTS, Settings, SettingsError, Tier
+from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, Tier
 from gateway.engines.arrival import ArrivalState
 from gateway.processes import redis_server
 from gateway.processes.arrivals import Arrivals, ArrivedPools, NoneFetched
@@ -38,6 +38,7 @@ from gateway.processes.extras import missing
 from gateway.processes.front import Failed as Failed
 from gateway.processes.front import Front, OneProcess
 from gateway.processes.gateway_processes import SeveralProcesses
+from gateway.processes.scaling import listener, scale
 from gateway.server import listen, url
 from gateway.storage.connect import embedded_url, redis_url
 
@@ -64,6 +65,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     lacking = missing("embedder") if _wants_embedder(settings) else None
     wrong = await asyncio.to_thread(checkpoints.unusable, settings)
     with redis_server.claim(Path(settings.redis.data)), listen(settings) as bound, contextlib.ExitStack() as stack:
+        controller = stack.enter_context(listener(settings))
         # Browsers that come before the first model is here wait for it.
         bound.listen(2048)
         say(f"Roundhouse {__version__}")
@@ -90,9 +92,10 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         gateway = asyncio.create_task(front.run(), name="gateway")
         helping = BackgroundTasks("supervisor")
         announced = helping.begin(_announce(url(settings, bound), say, began, front, engines, arrivals.state))
-        arrived = ArrivedPools(configuration, front, engines, say)
-        arriving = helping.begin(_arrive(arrivals, announced, front, arrived))
-        embedding = helping.begin(_embed_later(embedder, announced, say))
+        helping.begin(_arrive(arrivals, announced, front, ArrivedPools(configuration, front, engines, say)))
+        helping.begin(_embed_later(embedder, announced, say))
+        if any(pool.elastic for pool in settings.pools):
+            helping.begin(scale(configuration, engines.replicas, controller))
         try:
             async with listening(control_path(settings.redis.data), lambda line: obey(line, configuration)):
                 await _until_one_ends(front, gateway, children)
@@ -100,14 +103,12 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         except ChildFailed as error:
             raise Failed(str(error)) from error
         finally:
-            helped = [announced, arriving, embedding]
-            for task in helped:
-                task.cancel()
+            await helping.aclose()
             # Engines first: Redis is what everything else still writes to.
             await engines.stop()
             if redis is not None:
                 await redis.stop()
-            await asyncio.gather(*children, *helped, return_exceptions=True)
+            await asyncio.gather(*children, return_exceptions=True)
 
 
 def _front(configuration: Configuration, arrivals: Arrivals, bound: socket, stack: contextlib.ExitStack) -> Front:
@@ -210,12 +211,19 @@ def _filled(settings: Settings) -> Settings:
     """Return the settings with the addresses of what is started here."""
     replace = msgspec.structs.replace
     url = redis_url(settings)
-    pools = [replace(pool, engines=[engine_address(settings, pool)]) if pool.own else pool for pool in settings.pools]
+    pools = [_filled_pool(settings, pool) if pool.own else pool for pool in settings.pools]
     embedder = settings.embedder
     if _wants_embedder(settings):
         here = missing("embedder") is None
         embedder = replace(embedder, address=embedder_address(settings)) if here else replace(embedder, enabled=False)
     return replace(settings, redis=replace(settings.redis, url=url), pools=pools, embedder=embedder)
+
+
+def _filled_pool(settings: Settings, pool: PoolSettings) -> PoolSettings:
+    """Return a pool whose engines are started here as gateways see it."""
+    if pool.elastic:
+        return msgspec.structs.replace(pool, registered=True)
+    return msgspec.structs.replace(pool, engines=[engine_address(settings, pool)])
 
 
 def _embedder(settings: Settings) -> Child | None:

@@ -19,7 +19,7 @@ from gateway.records.quota import Quota
 
 Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
 """A permission of a caller: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
-Kind = Literal["tenant", "user", "key", "price", "route", "replica"]
+Kind = Literal["tenant", "user", "key", "price", "route", "replica", "pool"]
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 PublicName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:/-]{1,128}\Z")]
@@ -228,7 +228,25 @@ class ReplicaControl(Record, frozen=True, kw_only=True):
     ] = None
 
 
-KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route, ReplicaControl)}
+class PoolControl(Record, frozen=True, kw_only=True):
+    """How many engines a pool may have. Without a record: as many as the configuration says."""
+
+    KIND = "pool"
+    IDENTITY = "name"
+
+    name: Annotated[Name, Meta(description="Tier of the pool.")]
+    min_replicas: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)] | None,
+        Meta(description="Fewest engines; null: the configuration's number."),
+    ] = None
+    max_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="Most engines; null: the configuration's number."),
+    ] = None
+
+
+_TYPES: tuple[type[Record], ...] = (Tenant, User, Key, Price, Route, ReplicaControl, PoolControl)
+KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in _TYPES}
 
 
 def new_id(kind: Kind) -> str:

@@ -58,6 +58,7 @@ class Caps(Struct, frozen=True):
     prices: int = 10_000
     routes: int = 1_000
     replicas: int = 10_000
+    pools: int = 100
     audit: int = 50_000
 
     def nearly_full(self, entries: int) -> bool:
@@ -72,6 +73,7 @@ class Caps(Struct, frozen=True):
             "price": self.prices,
             "route": self.routes,
             "replica": self.replicas,
+            "pool": self.pools,
         }
         return per_kind[kind]
 

@@ -1,14 +1,14 @@
-"""Pools and their replicas: their state and load, and how many turns each is to get."""
+"""Pools and their replicas: their state and load, how many there may be, and how many turns each is to get."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from redis.exceptions import RedisError
 
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import shapes
@@ -17,8 +17,10 @@ from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.engines.engine import Engine
 from gateway.engines.pool import Pool
-from gateway.errors import Conflict, NotFound
-from gateway.records.directory import ReplicaControl
+from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.records.directory import PoolControl, ReplicaControl
+from gateway.scaling.bounds import effective
+from gateway.scaling.records import PoolRecords, PoolSize
 
 _KEPT_SECONDS = 7 * 86_400
 """Seconds for which the settings of a replica are kept that this gateway does not know; others may."""
@@ -36,6 +38,7 @@ class ReplicaPath(PoolPath, frozen=True):
     replica: Annotated[PathName, Meta(description="Id of its process, such as `small-3f9c2a`.")]
 
 
+PoolChange = shapes.change("PoolChange", PoolControl, without=["name"])
 ReplicaChange = shapes.change("ReplicaChange", ReplicaControl, without=["name"])
 
 
@@ -91,6 +94,8 @@ class PoolState(Struct, frozen=True):
     revisions: list[str]
     """Digests of the model's files, as its engines have reported them; normally one."""
     replicas: list[ReplicaState]
+    size: PoolSize | None
+    """How many engines it is to have, if that follows its load and a controller has decided."""
 
 
 class PoolList(Struct, frozen=True):
@@ -100,14 +105,43 @@ class PoolList(Struct, frozen=True):
 @endpoints.get("/pools", access=Access.OPERATOR)
 async def list_pools(call: Call) -> Answer[PoolList]:
     """List all pools with their replicas, as this gateway sees them."""
-    controls = call.gateway.view.replicas()
-    return Answer(PoolList([_pool(pool, controls) for pool in call.gateway.engines.pools]))
+    return Answer(PoolList([await _pool(call, pool) for pool in call.gateway.engines.pools]))
 
 
-@endpoints.get("/pools/{pool}", access=Access.OPERATOR)
+@endpoints.get("/pools/{pool}", access=Access.OPERATOR, versioned=True)
 async def show_pool(call: Call, path: PoolPath) -> Answer[PoolState]:
     """Show a pool."""
-    return Answer(_pool(_find(call, path.pool), call.gateway.view.replicas()))
+    pool = _find(call, path.pool)
+    return Answer(await _pool(call, pool), etag=entity_tag((await _bounds(call, pool)).revision))
+
+
+@endpoints.patch(
+    "/pools/{pool}",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    body_type=PoolChange,
+    example={"max_replicas": 6},
+)
+async def change_pool(call: Call, path: PoolPath, body: Any) -> Answer[PoolState]:
+    """Set how many engines a pool may have, from the next look of its controller on.
+
+    Null takes back what was set, so that the configuration's number applies. Pools whose configuration has no
+    `max_replicas` have no controller (409).
+    """
+    pool = _find(call, path.pool)
+    [configured] = [each for each in call.gateway.settings.pools if each.tier == pool.tier]
+    if not configured.scaled:
+        raise Conflict(f"the {pool.tier} pool has no max_replicas in the configuration, so nobody starts engines of it")
+    control = await _bounds(call, pool)
+    call.match().check(entity_tag(control.revision))
+    changed = msgspec.structs.replace(control, **shapes.given(body))
+    try:
+        effective(configured, changed)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    written = await call.gateway.directory.write(changed, actor=call.actor, expected=control.revision)
+    return Answer(await _pool(call, pool), etag=entity_tag(written.revision))
 
 
 @endpoints.get("/pools/{pool}/replicas/{replica}", access=Access.OPERATOR, versioned=True)
@@ -154,6 +188,11 @@ def _engine(call: Call, path: ReplicaPath) -> Engine:
     raise NotFound(f"the {path.pool} pool has no replica {path.replica!r}")
 
 
+async def _bounds(call: Call, pool: Pool) -> PoolControl:
+    """Return what operators have set for a pool; its revision is 0 if nothing was."""
+    return await call.gateway.directory.get(PoolControl, pool.tier) or PoolControl(name=pool.tier)
+
+
 async def _control(call: Call, engine: Engine) -> ReplicaControl:
     """Return a replica's settings as a record; its revision is 0 if nothing was set."""
     return await call.gateway.directory.get(ReplicaControl, engine.name) or ReplicaControl(name=engine.name)
@@ -173,11 +212,15 @@ def _answer(engine: Engine, control: ReplicaControl) -> Answer[ReplicaState]:
     return Answer(_replica(engine, control), etag=entity_tag(control.revision))
 
 
-def _pool(pool: Pool, controls: Mapping[str, ReplicaControl]) -> PoolState:
+async def _pool(call: Call, pool: Pool) -> PoolState:
+    controls, record = call.gateway.view.replicas(), None
+    with contextlib.suppress(RedisError, OSError):
+        record = await PoolRecords(call.gateway.redis).read(pool.tier)
     replicas = [
         _replica(engine, controls.get(engine.name) or ReplicaControl(name=engine.name)) for engine in pool.engines
     ]
-    return PoolState(pool.tier, pool.name, pool.context, pool.revisions, replicas)
+    size = None if record is None else PoolSize.of(pool.tier, record)
+    return PoolState(pool.tier, pool.name, pool.context, pool.revisions, replicas, size)
 
 
 def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:

@@ -46,6 +46,8 @@ def with_pool(**fields: object) -> Settings:
         (msgspec.structs.replace(BASE, tenants=[TenantSettings(name="demo")]), ["tenants.demo"]),
         (msgspec.structs.replace(BASE, prices=[PriceSettings(name="m", input=1, output=2)]), ["prices.m"]),
         (with_pool(cost=2.0), ["pools.small.cost"]),
+        (with_pool(spare_replicas=1, budget=2.0), ["pools.small.budget", "pools.small.spare_replicas"]),
+        (changed("scaling", hold_seconds=5.0), ["scaling.hold_seconds"]),
     ],
 )
 def test_what_may_change_is_named(new: Settings, paths: list[str]) -> None:
@@ -61,11 +63,17 @@ def test_what_may_change_is_named(new: Settings, paths: list[str]) -> None:
         (changed("adapters", registry="elsewhere"), ["adapters.registry"]),
         (with_pool(model="elsewhere"), ["pools.small.model"]),
         (with_pool(engines=["ws://127.0.0.1:1"]), ["pools.small.engines"]),  # its engine is started here
+        (with_pool(max_replicas=2), ["pools.small.max_replicas"]),  # one engine is, and no controller runs
         (msgspec.structs.replace(BASE, pools=BASE.pools[1:]), ["pools.small"]),
     ],
 )
 def test_what_cannot_change_is_named(new: Settings, paths: list[str]) -> None:
     assert fixed(BASE, new) == fixed(new, BASE) == paths
+
+
+def test_bounds_of_a_pool_whose_engines_follow_the_load_may_change() -> None:
+    old, new = with_pool(max_replicas=2), with_pool(min_replicas=2, max_replicas=4)
+    assert fixed(old, new) == []
 
 
 def test_every_field_that_may_change_exists() -> None:

@@ -58,6 +58,25 @@ async def test_a_child_that_cannot_run_as_configured_is_not_started_again() -> N
     assert child.restarts == 0
 
 
+async def test_a_child_is_started_again_only_if_somebody_wants_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "_FIRST_BACKOFF", 0.01)
+    child, wanted = Child("brief", [sys.executable, "-c", "raise SystemExit(7)"]), [True, False]
+    with pytest.raises(ChildFailed, match="brief ended with status 7"):
+        await child.run(again=lambda: wanted.pop(0))
+    assert child.restarts == 1
+
+
+async def test_what_a_child_prints_is_heard_line_by_line() -> None:
+    lines: list[bytes] = []
+    talks = "import time; print('ready', flush=True); print('steady', flush=True); time.sleep(600)"
+    child = Child("talker", [sys.executable, "-c", talks], heard=lines.append)
+    task = asyncio.create_task(child.run())
+    await until(lambda: len(lines) == 2)
+    assert lines == [b"ready\n", b"steady\n"]
+    await child.stop()
+    await task
+
+
 async def test_a_program_that_does_not_exist_is_named() -> None:
     with pytest.raises(ChildFailed, match="ghost"):
         await Child("ghost", ["/nonexistent/program"]).run()

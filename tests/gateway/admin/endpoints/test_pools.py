@@ -9,9 +9,12 @@ from typing import Any
 
 import openai
 import pytest
+from redis.asyncio import Redis
 
 from engine.wire import Output
+from gateway.access.identity.secret import installation_secret
 from gateway.records.directory import ReplicaControl
+from gateway.scaling.controller import Controller
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.conftest import EngineThread, eventually
 from tests.gateway.engines.test_leases import Board, board
@@ -46,6 +49,38 @@ async def test_what_an_engine_tells_of_its_machine_is_shown(
         [replica] = (await api.operator.get("/pools/small")).json()["replicas"]
         shown = {name: replica[name] for name in ("name", "connected", "registered", "zone", "spot")}
         assert shown == {"name": "small-00000a", "connected": True, "registered": True, "zone": "eu-1a", "spot": True}
+
+
+async def test_operators_set_how_many_engines_a_pool_may_have(administer: Administer, redis_url: str) -> None:
+    """From the next look of its controller on; what does not go together is refused."""
+    pool = {"registered": True, "min_replicas": 0, "max_replicas": 4}
+    async with administer(engines={"small": []}, pool=pool) as api, Redis.from_url(redis_url) as redis:
+        assert (await api.operator.get("/pools/small")).json()["size"] is None
+        settings = api.served.gateway.settings
+        controller = Controller(lambda: settings, redis, installation_secret(settings))
+        await controller.leadership.renew()
+        changed = await api.operator.patch("/pools/small", json={"min_replicas": 2}, headers={"if-match": "*"})
+        assert changed.status_code == 200, changed.text
+        await controller.look()
+        shown = await api.operator.get("/pools/small")
+        size = shown.json()["size"]
+        assert (size["desired"], size["min_replicas"], size["max_replicas"]) == (2, 2, 4)
+        assert shown.headers["etag"] == changed.headers["etag"]
+        for wrong in ({"min_replicas": 5}, {"max_replicas": 1}):
+            refused = await api.operator.patch("/pools/small", json=wrong, headers={"if-match": "*"})
+            problem(refused, 400, "invalid_request")
+        taken_back = await api.operator.patch(
+            "/pools/small", json={"min_replicas": None}, headers={"if-match": shown.headers["etag"]}
+        )
+        assert taken_back.status_code == 200
+        await controller.look()
+        assert (await api.operator.get("/pools/small")).json()["size"]["min_replicas"] == 0
+
+
+async def test_a_pool_without_a_controller_has_no_bounds(administer: Administer) -> None:
+    async with administer() as api:
+        refused = await api.operator.patch("/pools/small", json={"max_replicas": 2}, headers={"if-match": "*"})
+        problem(refused, 409, "conflict")
 
 
 async def test_a_drained_replica_gets_no_turns(
