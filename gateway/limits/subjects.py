@@ -11,7 +11,8 @@ from gateway.records.quota import LimitSubject, Mode, Quota
 
 @lru_cache(maxsize=10_000)
 def _over(own: Quota | None, behind: Quota) -> Quota:
-    return behind if own is None else own.over(behind)
+    whole = behind if own is None else own.over(behind)
+    return whole.over(Quota())  # without what the section of the configuration has beside limits
 
 
 @lru_cache(maxsize=10_000)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from gateway.access.identity import Principal
-from gateway.config.settings import PriceSettings
+from gateway.config.settings import LimitSettings, PriceSettings
 from gateway.limits.counters import DAY, UNIT, Counters, bounds_of
 from gateway.limits.readings import check_size, duration, headers, leaves, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
@@ -29,6 +30,13 @@ def test_a_tenants_quota_comes_before_the_defaults() -> None:
     default = Quota(requests_per_minute=60, concurrent_turns=7)
     (subject,) = subjects_of(default, TENANT, Principal("acme", "ci"), "small", None)
     assert subject == LimitSubject("tenant", Quota(requests_per_minute=9, concurrent_turns=7, mode="expected"))
+
+
+def test_subjects_are_read_back_from_the_json_of_a_journal_wherever_their_quotas_come_from() -> None:
+    """Those of the configuration stand in a section that has more than limits."""
+    subjects = subjects_of(LimitSettings(), TENANT, Principal("acme", "ci"), "large", "law")
+    assert len(subjects) > 1
+    assert msgspec.json.decode(msgspec.json.encode(subjects), type=tuple[LimitSubject, ...]) == subjects
 
 
 def test_everything_that_has_a_limit_counts() -> None:
