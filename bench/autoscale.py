@@ -84,7 +84,7 @@ class Setting(NamedTuple):
 def settings(peak: int, start: float, *, few: bool) -> Iterator[Setting]:
     """Yield the rules to be compared. `few`: fewer settings of each, for a load that takes long."""
     slow = start == STARTS[0]
-    for share in (UTILISATION,) if few else (0.75, UTILISATION, 0.95):
+    for share in (UTILISATION,) if few else (0.75, UTILISATION, 0.95) if slow else (0.75, UTILISATION, 0.9, 0.95):
         yield Setting(WORK, share, partial(by_work, start_seconds=start))
     shares = (0.1, 0.75) if few else (0.05, 0.1, 0.4, 0.6, 0.75, 0.9) if slow else (0.4, 0.6, 0.75)
     for share in () if few and not slow else shares:
@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(row.line(), flush=True)
             result.rows.append(row)
         result.days[load.name] = [
-            (round(each.time / 3600, 2), each.ready, round(each.offered, 2)) for each in load.sizes[: 2 * 8640 : 12]
+            (round(each.time / 3600, 2), each.ready, round(each.offered, 2)) for each in load.sizes[: 2 * 8640 : 36]
         ]
     if arguments.check_hours and not result.missing:
         rates = msgspec.json.decode(data_file(RATES).read_bytes(), type=dict[str, list[float]])

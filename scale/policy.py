@@ -61,10 +61,10 @@ class ScalePolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def busy_share(self) -> float:
-        """Return `utilisation`: by default 0.95 for starts of 30 s, 0.85 for those of 180 s, a line between them."""
+        """Return `utilisation`: by default 0.9 for starts of 30 s, 0.85 for those of 180 s, a line between them."""
         if self.utilisation is not None:
             return self.utilisation
-        return 0.95 - 0.1 * min(max(0.0, (self.start_seconds - 30) / 150), 1.0)
+        return 0.9 - 0.05 * min(max(0.0, (self.start_seconds - 30) / 150), 1.0)
 
 
 class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):

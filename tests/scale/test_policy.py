@@ -55,7 +55,7 @@ def test_constant_work_gets_the_staffing_rule_s_number() -> None:
 
 def test_replicas_that_start_fast_may_be_busier() -> None:
     shares = [ScalePolicy(start_seconds=seconds).busy_share for seconds in (5, 30, 105, 180, 600)]
-    assert shares == pytest.approx([0.95, 0.95, 0.9, 0.85, 0.85])
+    assert shares == pytest.approx([0.9, 0.9, 0.875, 0.85, 0.85])
     assert ScalePolicy(start_seconds=30, utilisation=0.7).busy_share == 0.7
 
 
