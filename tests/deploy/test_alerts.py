@@ -48,6 +48,19 @@ def first_texts(*phases: tuple[int, float, float]) -> Series:
     }
 
 
+def reasons(*kinds: str) -> Series:
+    """Reasons for the size of a pool, as the leading controller tells them."""
+    return {f'roundhouse_pool_reason{{pool="small",reason="{kind}",instance="c"}}': "1x40" for kind in kinds}
+
+
+def pool_of(desired: int, *, least: int = 1, most: int) -> Series:
+    """The size of a pool, and its bounds."""
+    sizes = {"desired": desired, "min": least, "max": most}
+    return {
+        f'roundhouse_pool_{name}_replicas{{pool="small",instance="c"}}': f"{size}x40" for name, size in sizes.items()
+    }
+
+
 OUTAGE = [(60, 60.0, 0.0), (30, 0.0, 60.0)]
 """Half an hour in which all is bad, after a busy hour."""
 FIRING: dict[str, list[tuple[Series, int]]] = {
@@ -78,6 +91,19 @@ FIRING: dict[str, list[tuple[Series, int]]] = {
     "RoundhouseDirectorySetBack": [({'roundhouse_directory_set_back{instance="a"}': "1x20"}, 2)],
     "RoundhouseConfigurationInvalid": [({'roundhouse_config_valid{instance="a"}': "0x20"}, 6)],
     "RoundhouseBackupOld": [({'roundhouse_backup_timestamp_seconds{instance="a"}': "1x1500"}, 1455)],
+    "RoundhousePoolBelowDesired": [(reasons(kind), 2) for kind in ("stuck", "starts_fail")],
+    "RoundhousePoolAtMax": [(reasons("bounds") | pool_of(4, most=4), 12), (reasons("budget"), 12)],
+    "RoundhouseNoPoolLeader": [
+        ({f'roundhouse_scaling_leader{{instance="{each}"}}': "0x20" for each in ("c", "d")}, 2),
+        ({'up{job="roundhouse-controller",instance="c"}': "0x20"}, 2),
+    ],
+    "RoundhousePoolWithoutSignal": [
+        (reasons("no_signal"), 3),
+        ({'roundhouse_pool_decided_timestamp_seconds{pool="small"}': "0x20"}, 6),
+    ],
+    "RoundhousePoolDoesNotWake": [({'roundhouse_pool_wanted_turns{tier="large",instance="a"}': "3x20"}, 6)],
+    "RoundhouseDrainLong": [({'roundhouse_pool_drain_seconds{pool="small"}': "1000x20"}, 2)],
+    "RoundhouseAnswersMove": [({'roundhouse_answer_moves_total{tier="small",instance="a"}': "0+10x40"}, 22)],
 }
 """By alert, what fires it, and by which minute."""
 IMPLIED = {
@@ -103,6 +129,17 @@ HEALTHY: Series = {
     'roundhouse_directory_set_back{instance="a"}': "0x40",
     'roundhouse_config_valid{instance="a"}': "1x40",
     'roundhouse_backup_timestamp_seconds{instance="a"}': "0x40",
+    'up{job="roundhouse-controller",instance="c"}': "0x40",
+    'up{job="roundhouse-controller",instance="d"}': "1x40",
+    'roundhouse_scaling_leader{instance="c"}': "0x40",
+    'roundhouse_scaling_leader{instance="d"}': "1x40",
+    # Less work than for the fewest engines is no reason to act.
+    **reasons("load", "hold", "bounds"),
+    **pool_of(2, least=2, most=4),
+    'roundhouse_pool_decided_timestamp_seconds{pool="small"}': "0+60x40",
+    'roundhouse_pool_drain_seconds{pool="small"}': "60x40",
+    'roundhouse_pool_wanted_turns{tier="large",instance="a"}': "0 2 2 0x40",
+    'roundhouse_answer_moves_total{tier="small",instance="a"}': "0+1x40",
     **slow("roundhouse_redis_seconds", 'instance="a"', 0.005),
     **slow("roundhouse_overhead_seconds", 'stage="all",instance="a"', 0.005),
 }

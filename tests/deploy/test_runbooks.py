@@ -11,6 +11,7 @@ import click
 import pytest
 
 from gateway.cli.root import main
+from gateway.scaling.metrics import ScalingMetrics
 from gateway.telemetry.metrics.process import Metrics
 from tests.deploy.test_monitoring import rules
 
@@ -78,7 +79,8 @@ class TestPages:
     def test_its_metrics_exist(self, page: Path) -> None:
         text = page.read_text("utf-8")
         named = set(re.findall(r"\broundhouse_[a-z_]*[a-z]\b(?![_(])", text))
-        declared = [each.name for each in Metrics().registry.declared]
+        registries = (Metrics().registry, ScalingMetrics().registry)
+        declared = [each.name for registry in registries for each in registry.declared]
         assert {name for name in named if not any(each.startswith(name) for each in declared)} == set()
         recorded = set(re.findall(r"\broundhouse:[\w:]+\w", text))
         assert recorded <= {rule.get("record") for rule in rules()}

@@ -180,6 +180,8 @@ def exercised() -> Metrics:
     metrics.turns.finished("small", "completed", 0.2)
     metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
     metrics.engines.announced("small", [LEASE])
+    metrics.engines.refused("seal")
+    metrics.engines.wanted("small", 1)
     metrics.redis.asked(answered=True)
     metrics.connections.slow_consumer()
     metrics.redis.answered(0.001, True)
