@@ -61,6 +61,7 @@ SLOW_FIRST = (
     *TOGETHER["an embedder"],
     "tests/e2e",
     "tests/chaos/test_run",
+    "tests/deploy/ray",
     "tests/gateway/turns",
     "tests/gateway/config/test_reload",
     "tests/engine/test_oracle",

@@ -207,6 +207,20 @@ def engine_key(config: str | None) -> None:
         raise click.ClickException(str(error)) from error
 
 
+@main.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def ray(options: tuple[str, ...]) -> None:
+    """Run engines on a Ray cluster; `roundhouse ray --help` lists the commands and shows examples."""
+    from gateway.processes.extras import missing
+
+    if install := missing("ray"):
+        raise click.ClickException(f"this host has no Ray: {install}")
+    # Replaces this process: nothing of the gateway may import Ray.
+    os.execv(sys.executable, [sys.executable, "-m", "deploy.ray", *options])
+
+
 @main.group()
 def config() -> None:
     """Check or show the configuration that the other commands and `roundhouse serve` use; see docs/configuration.md."""

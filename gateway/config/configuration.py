@@ -62,6 +62,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
     "log": ALL,
+    "ray": ALL,
     "safety": ALL,
     "tenants": ALL,
     "pools": frozenset(

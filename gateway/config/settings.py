@@ -33,6 +33,7 @@ from gateway.config.pools import TIERS as TIERS
 from gateway.config.pools import PoolSettings as PoolSettings
 from gateway.config.pools import Tier as Tier
 from gateway.config.pools import check_pools
+from gateway.config.ray import RaySettings
 from gateway.config.redis import RedisSettings as RedisSettings
 from gateway.config.redis import check_redis
 from gateway.config.response_cache import CacheSettings
@@ -243,6 +244,7 @@ class Settings(Section, frozen=True):
     engine_tls: EngineTlsSettings = EngineTlsSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    ray: RaySettings = RaySettings()
     safety: SafetySettings = SafetySettings()
     tenants: list[TenantSettings] = []
     pools: list[PoolSettings] = []
