@@ -127,7 +127,7 @@ def test_engines_announce_themselves_to_a_gateway_that_waits(fleet: Fleet) -> No
     asked.join(60)
     assert answers and answers[0]
     eventually(lambda: fleet.up == set(ids))
-    assert all(id.startswith("small-") and len(id) == len("small-") + 6 for id in ids)
+    assert all(id.startswith("small-") and len(id) == len("small-") + 12 for id in ids)
     assert client.responses.create(**{**LONG, "max_output_tokens": 8}).output_text
 
 

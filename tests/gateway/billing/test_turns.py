@@ -280,7 +280,7 @@ async def _restart(process: GatewayProcess) -> None:
 
 
 async def _until_entered(redis: Redis, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while len([entry async for entry in report.turns(redis, _always())]) < count:  # noqa: ASYNC110  another process writes it
             await asyncio.sleep(0.05)
 

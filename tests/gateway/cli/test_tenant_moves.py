@@ -15,11 +15,11 @@ from gateway.access.directory.store import Directory
 from gateway.access.identity.secret import installation_secret
 from gateway.cli.root import main
 from gateway.config.settings import Settings, load
-from gateway.limits.counters import Amounts, LimitSubject
+from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter
 from gateway.records.api_keys import digest
 from gateway.records.directory import Key, Tenant, User
-from gateway.records.quota import Quota
+from gateway.records.quota import LimitSubject, Quota
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
