@@ -88,7 +88,9 @@ def test_an_engine_of_this_machine_is_timed_and_planned_with(tmp_path: Path, cap
     assert "median distance from the timed steps" in done.output
     probed = json.loads(file.read_bytes())
     assert probed["limits"] == {"kv_tokens": 4096, "max_running": 4, "step_tokens": 64}
-    made = run("--hardware", str(file), "--traffic", "rate=0.1,input=50,output=10", "--slo", "ttft=60,itl=10", "--json")
+    made = run(
+        "--hardware", str(file), "--traffic", "rate=0.001,input=50,output=10", "--slo", "ttft=600,itl=100", "--json"
+    )
     assert made.exit_code == 0, made.output
     assert json.loads(made.output)["plan"]["replicas"] == 2
 
