@@ -76,7 +76,8 @@ def fit(steps: Sequence[TimedStep]) -> FittedCost:
     columns = np.array([_columns(step.work, knots) for step in steps])
     seconds = np.array([step.seconds for step in steps])
     solution = _not_negative(columns / seconds[:, None], np.ones(len(steps)))
-    values = np.cumsum(solution[: len(knots)])
+    # Timings of a busy machine may leave nothing for the layers, but no step is free.
+    values = np.maximum(np.cumsum(solution[: len(knots)]), 0.01 * seconds.min())
     sampled, read, pairs, prompts = map(float, solution[len(knots) :])
     return FittedCost(
         knots=knots,

@@ -49,6 +49,13 @@ def test_no_step_costs_less_for_more_work() -> None:
     assert cost.seconds(StepWork(2000)) > cost.seconds(StepWork(512))
 
 
+def test_no_step_is_free_whatever_was_timed() -> None:
+    """Of steps that took as long as their work is large, as on a machine that was busy at the wrong time."""
+    works = [StepWork(rows, rows, rows * context) for rows in (1, 2, 4, 8, 16) for context in (20, 500)]
+    cost = fit([TimedStep(work, 1e-6 * work.read) for work in works for _ in range(3)])
+    assert cost.seconds(StepWork(1)) > 0
+
+
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="too few steps"):
         fit([TimedStep(StepWork(4, 4), 0.01)] * 5)
