@@ -10,18 +10,6 @@ from tests.e2e.page import answer, answered, ask, connected, message
 pytestmark = needs_chromium
 
 
-def shown(page: Page) -> list[str]:
-    """The answers on the page."""
-    texts: list[str] = page.locator(".markdown").all_inner_texts()
-    return texts
-
-
-def versions(page: Page) -> list[str]:
-    """What the turns on the page say of their versions."""
-    texts: list[str] = page.locator(".versions > span").all_inner_texts()
-    return texts
-
-
 def change(page: Page, question: str, other: str) -> None:
     """Ask another question in the place of one."""
     turn = page.get_by_role("article").filter(has_text=question)
@@ -44,20 +32,20 @@ def conversation(tab: Visit, server: ScriptedServer) -> None:
 def test_a_changed_question_begins_another_branch(tab: Visit, server: ScriptedServer) -> None:
     """Nothing is overwritten; each branch goes on where it was, for the server too, and a reload keeps them."""
     conversation(tab, server)
-    assert shown(tab.page) == ["answer to uno"]
-    assert versions(tab.page) == ["2/2"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to uno"])
+    expect(tab.page.locator(".versions > span")).to_have_text(["2/2"])
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["uno"]
     ask(tab.page, "due")
     answered(tab.page)
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["uno", "answer to uno", "due"]
     tab.page.get_by_role("button", name="Earlier version").click()
-    assert shown(tab.page) == ["answer to one", "answer to two"]
-    assert versions(tab.page) == ["1/2"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
+    expect(tab.page.locator(".versions > span")).to_have_text(["1/2"])
     tab.page.reload()
     connected(tab.page)
-    assert shown(tab.page) == ["answer to one", "answer to two"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
     tab.page.get_by_role("button", name="Later version").click()
-    assert shown(tab.page) == ["answer to uno", "answer to due"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to uno", "answer to due"])
     expect(tab.page.get_by_role("button", name="Earlier version")).to_be_focused()
 
 
@@ -68,14 +56,14 @@ def test_another_answer_stands_beside_the_first(tab: Visit, server: ScriptedServ
     server.pipeline.answers["two"] = Answer(text="another answer to two")
     tab.page.get_by_role("article").last.get_by_role("button", name="Retry").click()
     answered(tab.page)
-    assert shown(tab.page) == ["answer to one", "another answer to two"]
-    assert versions(tab.page) == ["1/2", "2/2"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "another answer to two"])
+    expect(tab.page.locator(".versions > span")).to_have_text(["1/2", "2/2"])
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one", "answer to one", "two"]
     expect(message(tab.page)).to_be_focused()
     tab.page.keyboard.press("Alt+ArrowLeft")
-    assert shown(tab.page) == ["answer to one", "answer to two"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
     tab.page.keyboard.press("Alt+ArrowRight")
-    assert shown(tab.page) == ["answer to one", "another answer to two"]
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "another answer to two"])
 
 
 def test_a_question_is_changed_by_keys_alone(tab: Visit, server: ScriptedServer) -> None:
@@ -96,7 +84,7 @@ def test_a_question_is_changed_by_keys_alone(tab: Visit, server: ScriptedServer)
     tab.page.keyboard.press("Enter")
     answered(tab.page)
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one more"]
-    assert versions(tab.page) == ["2/2"]
+    expect(tab.page.locator(".versions > span")).to_have_text(["2/2"])
 
 
 def test_nothing_is_changed_while_an_answer_is_written(tab: Visit, server: ScriptedServer) -> None:
