@@ -41,20 +41,6 @@ class MeasuredStep(Struct, frozen=True):
     """Bytes of keys and values that its rows read."""
 
 
-class ReplicaCounters(Struct, frozen=True, kw_only=True):
-    """What an engine says of itself at one time; totals since its start."""
-
-    time: float
-    prompt_tokens: int
-    prefix_hit_tokens: int
-    output_tokens: int
-    step_seconds: float
-    """Moving average of one step's duration."""
-    running: int
-    kv_bytes: float = 0.0
-    """Bytes of keys and values of running requests."""
-
-
 class Capacity(Struct, frozen=True):
     """Replica-seconds that a token costs on a replica that is loaded as it should be."""
 
@@ -100,23 +86,6 @@ def fit(steps: Sequence[MeasuredStep]) -> StepCost:
                 best, least = np.zeros(4), error
                 best[columns] = found
     return StepCost(*(float(part) for part in best))
-
-
-def between(before: ReplicaCounters, after: ReplicaCounters, age: float) -> MeasuredStep | None:
-    """Return the mean step between two reports of a replica; None if it says nothing.
-
-    Args:
-        age: seconds since the replica became ready.
-    """
-    computed = after.prompt_tokens - before.prompt_tokens - (after.prefix_hit_tokens - before.prefix_hit_tokens)
-    output = after.output_tokens - before.output_tokens
-    passed = after.time - before.time
-    busy = before.running and after.running and after.step_seconds > 0
-    if age < YOUNG or passed <= 0 or computed < 0 or output <= 0 or not busy:
-        return None
-    steps = passed / after.step_seconds
-    kv_bytes = (before.kv_bytes + after.kv_bytes) / 2
-    return MeasuredStep(after.step_seconds, (computed + output) / steps, output / steps, kv_bytes)
 
 
 def learn(known: Sequence[MeasuredStep], step: MeasuredStep) -> tuple[MeasuredStep, ...]:

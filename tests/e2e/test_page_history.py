@@ -101,6 +101,9 @@ def test_tabs_share_what_is_asked(tab: Visit, server: ScriptedServer) -> None:
     ask(tab.page, "three")
     answered(tab.page)
     expect(other.locator(".question p")).to_have_text(["one", "two", "three"])
+    other.get_by_role("article").last.get_by_role("button", name="Retry").click()
+    answered(other)
+    expect(tab.page.locator(".versions > span")).to_have_text(["1/2"])
     assert [entry.content for entry in server.pipeline.turns[-1].conversation][::2] == ["one", "two", "three"]
 
 
@@ -116,6 +119,20 @@ def test_deleted_and_undone(tab: Visit, server: ScriptedServer, tmp_path: Path) 
     expect(listed(tab.page)).to_have_text(["pear", "apple"])
     expect(answer(tab.page)).to_have_text("A short answer.")
     assert exported(tab.page, tmp_path) == before
+
+
+def test_a_deleted_conversation_stays_deleted_when_its_answer_ends(tab: Visit, server: ScriptedServer) -> None:
+    """The answer is stopped, also one that is not shown."""
+    server.pipeline.answers["long"] = Answer(text="a long answer", hold_at=4)
+    ask(tab.page, "long")
+    expect(answer(tab.page)).to_have_text("a lo")
+    new_chat(tab.page)
+    tab.page.get_by_role("button", name="Delete: long").click()
+    expect(listed(tab.page)).to_have_count(0)
+    ask(tab.page, "hello")
+    answered(tab.page)
+    expect(listed(tab.page)).to_have_text(["hello"])
+    assert server.pipeline.turns[0].cancelled
 
 
 def test_found_by_words_of_title_and_text(tab: Visit, server: ScriptedServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale.capacity import Capacity, MeasuredStep, ReplicaCounters, StepCost, between, fit, learn
+from scale.capacity import Capacity, MeasuredStep, StepCost, fit, learn
 
 COST = StepCost(base=0.02, token=2e-4, row=1e-4, kv_byte=4e-12)
 parts = st.floats(0.1, 10)
@@ -44,38 +44,6 @@ def test_a_replica_at_its_full_batch_does_one_replica_second_of_work_a_second() 
     capacity = Capacity.of(COST, batch, context)
     step = COST.seconds(batch + 500, batch, batch * context)
     assert capacity.work(500, batch) == pytest.approx(step)
-
-
-def counters(time: float, prompt: int, hits: int, output: int, running: int = 8) -> ReplicaCounters:
-    return ReplicaCounters(
-        time=time,
-        prompt_tokens=prompt,
-        prefix_hit_tokens=hits,
-        output_tokens=output,
-        step_seconds=0.05,
-        running=running,
-        kv_bytes=1e8,
-    )
-
-
-def test_two_reports_give_their_mean_step() -> None:
-    step = between(counters(0.0, 0, 0, 0), counters(1.0, 500, 100, 160), age=100.0)
-    assert step is not None
-    assert msgspec.structs.astuple(step) == pytest.approx((0.05, 28.0, 8.0, 1e8))
-
-
-@pytest.mark.parametrize(
-    ("after", "age"),
-    [
-        (counters(1.0, 500, 100, 160), 59.0),
-        (counters(1.0, 500, 100, 160, running=0), 100.0),
-        (counters(1.0, 500, 100, 0), 100.0),
-        (counters(0.0, 500, 100, 160), 100.0),
-    ],
-    ids=["young", "idle", "no output", "no time"],
-)
-def test_a_report_that_says_nothing_is_not_learnt_from(after: ReplicaCounters, age: float) -> None:
-    assert between(counters(0.0, 0, 0, 0), after, age) is None
 
 
 def test_what_is_learnt_keeps_steps_of_different_sizes() -> None:

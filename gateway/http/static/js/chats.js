@@ -47,6 +47,13 @@ export class Chats {
     return true;
   }
 
+  /** A conversation is deleted: its answer under way is stopped, and nothing of it is kept any more. */
+  drop(id) {
+    const conversation = this.live.get(id);
+    this.live.delete(id);
+    conversation?.stop();
+  }
+
   /** Another tab has changed a conversation. */
   async changed(id) {
     const { current } = this;
@@ -95,7 +102,7 @@ export class Chats {
       connection,
       onchange: (turn) => shown() && onchange(turn),
       onlist: () => shown() && onlist(),
-      save: (tree) => temporary || history.save(id, tree),
+      save: (tree) => !temporary && this.live.has(id) && history.save(id, tree),
     };
     return new Conversation(parts, saved, { temporary });
   }

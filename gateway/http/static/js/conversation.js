@@ -14,7 +14,7 @@
  * @property {() => number} [now] milliseconds
  */
 
-import { Tree, merged } from "./tree.js";
+import { Tree } from "./tree.js";
 import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
@@ -94,8 +94,9 @@ export class Conversation {
 
   /** Take over answers that another tab has added; those to the last question shown are shown. */
   merge({ turns }) {
-    const known = this.tree.saved;
-    this.tree = new Tree(merged({ turns: turns.filter(isOver), leaf: null }, known));
+    // Those that are here stay the same objects, which the page shows.
+    const known = this.tree.turns;
+    for (const turn of turns) if (isOver(turn) && !known.has(turn.id)) known.set(turn.id, turn);
     const last = this.turns.at(-1);
     if (last) this.tree.show(last);
   }

@@ -106,7 +106,7 @@ const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
 const sidebar = new Sidebar(
   { list: byId("chats"), find: byId("find"), undo: byId("undo") },
-  { history, current: () => chats.id, onopen: open, onremoved: (id) => id === chats.id && begin() },
+  { history, current: () => chats.id, onopen: open, onremoved },
 );
 sidebar.draw();
 drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar"));
@@ -168,6 +168,11 @@ async function open(id) {
   composer.focus();
 }
 
+function onremoved(id) {
+  chats.drop(id);
+  if (id === chats.id) begin();
+}
+
 function begin(options) {
   chats.begin(options);
   sidebar.draw();
@@ -192,12 +197,13 @@ function asked(asking) {
 
 /** Whether the server has taken the rating. */
 async function rate(turn, rating) {
+  const { current } = chats; // another conversation may be shown when the answer comes
   try {
     await sendFeedback(key.get(), turn.responseId, rating);
   } catch {
     return false;
   }
-  chats.current.rated(turn, rating);
+  current.rated(turn, rating);
   return true;
 }
 
