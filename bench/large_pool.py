@@ -134,12 +134,12 @@ def measure(replicas: int) -> LargePool:
         ttft_p99=quantile(ours.ttfts, 0.99),
         decision_p50=quantile(decisions, 0.5),
         decision_p99=quantile(decisions, 0.99),
-        index=_index_cost(replicas),
+        index=index_cost(replicas),
     )
 
 
-def fill(replicas: int) -> IndexCost:
-    """Fill an index, and empty it again."""
+def _fill(replicas: int) -> IndexCost:
+    """Fill an index, and empty it again; memory that the process has used before and kept counts as none."""
     index, count = PrefixIndex(), replicas * INDEX_BLOCKS
     before, began = ResidentMemory().now(), time.thread_time()
     for replica in range(replicas):
@@ -160,9 +160,9 @@ def _told(replica: int) -> Iterator[list[int]]:
         yield [1 << 50 | (0 if number < common else replica << 20) | number for number in numbers]
 
 
-def _index_cost(replicas: int) -> IndexCost:
+def index_cost(replicas: int) -> IndexCost:
     """Measure in a process of its own, whose memory nothing else has used."""
-    program = f"from bench.large_pool import fill; each = fill({replicas}); print(each.bytes, each.seconds)"
+    program = f"from bench.large_pool import _fill; each = _fill({replicas}); print(each.bytes, each.seconds)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return IndexCost(*map(float, done.stdout.split()))
 

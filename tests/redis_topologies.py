@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,19 +14,11 @@ from typing import Any, cast
 import redis
 
 from gateway.processes.redis_server import binary
+from tests.ports import free_port
 
 PATIENCE = 30
 NAME = "main"
 """Name of the server that sentinels watch."""
-
-
-def free_port() -> int:
-    """One whose bus port, 10,000 above, is a port too."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            if (port := int(probe.getsockname()[1])) < 55_000:
-                return port
 
 
 def eventually(true: Callable[[], object], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.large_pool import fill, main
+from bench.large_pool import index_cost, main
 
 
 def test_pools_of_several_sizes_are_measured_and_published(tmp_path: Path) -> None:
@@ -21,4 +21,4 @@ def test_pools_of_several_sizes_are_measured_and_published(tmp_path: Path) -> No
 
 
 def test_an_index_takes_memory_for_each_block() -> None:
-    assert 50 < fill(20).bytes < 2000
+    assert 50 < index_cost(20).bytes < 2000

@@ -28,7 +28,8 @@ from tests.chaos.faults import ENGINES, GATEWAYS
 from tests.chaos.links import Link
 from tests.chaos.processes import START_SECONDS, EngineProcess, RedisProcess
 from tests.clocks import WallClock, libfaketime
-from tests.gateway.turns.processes import GatewayProcess, free_port
+from tests.gateway.turns.processes import GatewayProcess
+from tests.ports import free_port
 
 ADAPTERS = ("json", "pirate")
 CONCURRENT, RATE = 4, 30_000

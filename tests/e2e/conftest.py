@@ -8,7 +8,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from playwright.sync_api import Browser, Page
 from gateway.config.settings import TIERS, demo_settings
 from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
 from tests.e2e.page import connected
+from tests.ports import free_port
 
 KEY = "roundhouse-demo"
 DEADLINE = 90.0
@@ -41,7 +41,7 @@ class Installation:
     ) -> None:
         # Unix sockets need short paths, which pytest's own folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.log = self.folder / "log"
         if tiers or tables:
             environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
@@ -154,12 +154,6 @@ def _configuration(tiers: Sequence[str]) -> str:
     if "large" in tiers:
         lines += ['speculate = "auto"', f'draft_model = "{pool.model}"']
     return "\n".join(lines)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

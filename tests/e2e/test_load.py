@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.servers import free_port, process, wait_for
+from bench.servers import process, wait_for
 from load.connections.address import Address
 from load.objectives import Objectives
 from load.plan import TrafficPlan
@@ -21,6 +21,7 @@ from load.report.document import LoadReport
 from load.run import OpenLoop
 from load.session import LoadSession, LoadTarget, Schedule
 from tests.e2e.conftest import KEY, Installation
+from tests.ports import free_port
 
 
 def load(url: str, *options: str, folder: Path) -> tuple[int, LoadReport]:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from websockets.asyncio.client import connect
 
 from tests.gateway.conftest import KEY, Serve, Served, receive, send, text_of, until_end
 from tests.gateway.sockets import VARIED
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -37,11 +37,6 @@ def certificate(authority: trustme.CA, tmp_path: Path) -> Path:
     file = tmp_path / "localhost.pem"
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(file))
     return file
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

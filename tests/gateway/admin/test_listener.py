@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import stat
 from pathlib import Path
 
@@ -16,17 +15,11 @@ from gateway.config.configuration import Configuration
 from gateway.config.settings import AdminSettings, SettingsError, demo_settings
 from tests.gateway.admin.conftest import OPERATOR, TENANTS
 from tests.gateway.conftest import Serve
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
 HEADERS = {"authorization": f"Bearer {OPERATOR}"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 async def test_it_is_absent_from_the_public_port_then(serve: Serve) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -27,6 +26,7 @@ from gateway.config.settings import load
 from gateway.scaling.leader import Leadership
 from gateway.scaling.records import PoolReason, PoolRecord, PoolRecords
 from tests.gateway.conftest import eventually
+from tests.ports import free_port
 
 CONFIGURATION = """
 [[pools]]
@@ -173,9 +173,7 @@ async def test_a_controller_of_its_own_publishes_and_ends_well(
     configure: Callable[[str], None], redis_url: str
 ) -> None:
     """And another one takes over from one that is killed, with a higher number."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{probe.getsockname()[1]}"
+    at = f"127.0.0.1:{free_port()}"
     environment = {**os.environ, "ROUNDHOUSE_SCALING_PERIOD": "0.2", "ROUNDHOUSE_SCALING_LEASE": "1"}
 
     def value(metric: str) -> float | None:

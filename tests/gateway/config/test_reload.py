@@ -22,7 +22,8 @@ from click.testing import CliRunner
 
 from gateway.cli.root import main
 from tests.gateway.conftest import eventually
-from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, free_port
+from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

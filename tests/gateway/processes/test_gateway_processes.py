@@ -30,11 +30,11 @@ from tests.gateway.turns.processes import (
     OPERATOR,
     SHARING,
     GatewayProcess,
-    free_port,
     gateways,
     idle,
 )
 from tests.gateway.turns.test_processes import ENDS, Client, _last, leftovers
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,8 @@ from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
 from tests.gateway.storage.operations import everything
-from tests.redis_topologies import Node, cluster, cluster_url, folder, free_port, replicated
+from tests.ports import free_port
+from tests.redis_topologies import Node, cluster, cluster_url, folder, replicated
 from tests.redis_topologies import eventually as until
 
 pytestmark = pytest.mark.anyio

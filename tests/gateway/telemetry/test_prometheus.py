@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from prometheus_client import generate_latest, start_http_server
 
 from tests.deploy.test_monitoring import ALERTS, controlled, expressions, rules
 from tests.gateway.conftest import EngineThread, Serve, Served
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.anyio,
@@ -40,8 +40,7 @@ async def prometheus(targets: Sequence[int], folder: Path, rules: Path = ALERTS)
             {"global": {"evaluation_interval": "1s"}, "rule_files": [str(rules)], "scrape_configs": [scraped]}
         )
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = await asyncio.create_subprocess_exec(
         "prometheus",
         f"--config.file={configuration}",

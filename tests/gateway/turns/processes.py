@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import sys
 import tempfile
 import urllib.error
@@ -30,6 +29,7 @@ from engine.wire import Cancel, Generate, Output, Step, Usage, encode
 from gateway.storage.presence import GATEWAYS_KEY
 from tests.gateway.conftest import KEY, eventually
 from tests.gateway.frame_engine import LOAD, FrameEngine
+from tests.ports import free_port
 
 ANSWER = " ".join(f"{number:03}" for number in range(60))
 """An answer of which no two places look the same."""
@@ -272,9 +272,3 @@ GAUGES = (
     "roundhouse_reservations_held",
 )
 """Gauges that must be zero when no turn runs and no client is connected."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
