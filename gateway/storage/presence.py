@@ -3,7 +3,9 @@
 A heartbeat is a changed score in an index. Beside it each gateway is subscribed to a channel of its own, on which
 nobody ever sends: Redis counts a subscriber until its process is gone. `gateway.storage.neighbours` judges by both, so
 that a gateway that was killed is noticed within 3 seconds, and one that is only slow has ten. No gateway's clock
-matters. What a gateway tells about itself (`facts`) is for operators and `roundhouse top`.
+matters. What a gateway tells about itself (`facts`) is for operators and `roundhouse top`, and expires; the index and
+the times of deaths have no time to live, so that Redis drops neither to make room: by them, gateways give back what a
+dead one had reserved and say what became of its turns.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ log = logging.getLogger("roundhouse.presence")
 GATEWAY_KEY = "rh1:gateway:{id}"
 GATEWAYS_KEY = "rh1:gateways"
 CHANNEL = "rh1:{{gateways}}:alive:{id}"
-LOST_KEY = "rh1:gateway-lost:{id}"
+LOST_KEY = "rh1:gateways-lost"
 BEAT = 0.5
 """Seconds between heartbeats."""
 FACTS = 2
@@ -38,8 +40,7 @@ LIFETIME = 10.0
 LOST_LIFETIME = 24 * 3600
 """Seconds for which it is kept when a gateway died."""
 MAX_GATEWAYS = 1000
-"""Most entries of the index; the oldest go first."""
-_INDEX_LIFETIME = 3600
+"""Most entries of the index, and of the lost; the oldest go first."""
 _LISTEN = 5.0
 """Seconds of one read of the channel, on which nothing comes."""
 
@@ -110,8 +111,8 @@ class Presence:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
-        last = await self._redis.get(LOST_KEY.format(id=id))
-        return None if last is None else float(last)
+        last: float | None = await self._redis.zscore(LOST_KEY, id)
+        return last
 
     async def _beat(self) -> None:
         try:
@@ -139,7 +140,6 @@ class Presence:
                 pipeline.pubsub_numsub(*(CHANNEL.format(id=id) for id in known))
             if tells:
                 pipeline.zremrangebyrank(GATEWAYS_KEY, 0, -MAX_GATEWAYS - 1)
-                pipeline.expire(GATEWAYS_KEY, _INDEX_LIFETIME)
             added, members, *rest = await pipeline.execute(raise_on_error=False)
         for answer in (added, members):
             if isinstance(answer, Exception):
@@ -171,9 +171,11 @@ class Presence:
         log.warning("gateways have died", extra={"gateways": sorted(dead)})
         with contextlib.suppress(RedisError, OSError):  # they are found dead once more
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for id, last in dead.items():
-                    pipeline.set(LOST_KEY.format(id=id), last, ex=LOST_LIFETIME)
-                    pipeline.zrem(GATEWAYS_KEY, id)
+                pipeline.zadd(LOST_KEY, dict(dead))
+                pipeline.zremrangebyscore(LOST_KEY, "-inf", time.time() - LOST_LIFETIME)
+                pipeline.zremrangebyrank(LOST_KEY, 0, -MAX_GATEWAYS - 1)
+                pipeline.zrem(GATEWAYS_KEY, *dead)
+                for id in dead:
                     pipeline.delete(GATEWAY_KEY.format(id=id))
                 await pipeline.execute()
 
@@ -192,7 +194,7 @@ class Presence:
                 await asyncio.sleep(BEAT)
 
     async def _withdraw(self) -> None:
-        """Delete this gateway's heartbeat. Never raises: it would also expire by itself."""
+        """Delete this gateway's heartbeat. Never raises: the others would also notice that it has ended."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.delete(self._key)

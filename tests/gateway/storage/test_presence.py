@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -135,15 +136,37 @@ async def test_a_gateway_that_runs_is_connected(redis: Redis) -> None:
     await _counted(redis, one, 0)
 
 
-async def test_every_key_expires(redis: Redis) -> None:
-    gateway = Presence(redis)
+async def test_facts_expire_and_lists_have_caps(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "MAX_GATEWAYS", 2)
+    now = time.time()
+    await redis.zadd(LOST_KEY, {"long ago": now - presence.LOST_LIFETIME - 10, "older": now - 20, "old": now - 10})
+    await redis.zadd(GATEWAYS_KEY, {f"gw_{number}": now - 10 - number for number in range(3)})
+    gateway, other = Presence(redis), Presence(redis)
     await gateway.beat()
     assert 0 < await redis.pttl(GATEWAY_KEY.format(id=gateway.id)) <= 1000 * presence.LIFETIME
-    assert await redis.ttl(GATEWAYS_KEY) > 0
-    other = Presence(redis)
+    assert await redis.zrange(GATEWAYS_KEY, 0, -1) == [b"gw_0", gateway.id.encode()]
+    await redis.zrem(GATEWAYS_KEY, "gw_0")
     for _ in range(GONE + 1):
         await other.beat()
-    assert 0 < await redis.ttl(LOST_KEY.format(id=gateway.id)) <= presence.LOST_LIFETIME
+    assert await redis.zrange(LOST_KEY, 0, -1) == [b"old", gateway.id.encode()]
+
+
+async def test_a_full_redis_forgets_no_gateway() -> None:
+    """Redis makes room by what has a time to live, least used first."""
+    with redis_server() as url:
+        async with Redis.from_url(url) as redis:
+            one, other = Presence(redis), Presence(redis)
+            await one.beat()
+            for _ in range(GONE + 1):
+                await other.beat()
+            used = (await redis.info("memory"))["used_memory"]
+            await redis.config_set("maxmemory", used + 2_000_000)
+            await redis.config_set("maxmemory-policy", "volatile-lfu")
+            for number in range(400):
+                await redis.set(f"rh1:turn:{{flood}}:{number}", b"x" * 50_000, ex=3600)
+            assert (await redis.info("stats"))["evicted_keys"] > 100
+            assert await redis.zrange(GATEWAYS_KEY, 0, -1) == [other.id.encode()]
+            assert await other.died(one.id) is not None
 
 
 async def test_a_gateway_that_ends_withdraws(redis: Redis) -> None:
@@ -182,5 +205,5 @@ async def test_without_redis_it_keeps_what_it_knew() -> None:
 
 def test_its_keys_are_documented() -> None:
     documented = Path("docs/redis-keys.md").read_text("utf-8")
-    for key in (GATEWAY_KEY.format(id="<id>"), GATEWAYS_KEY, LOST_KEY.format(id="<id>"), CHANNEL.format(id="<id>")):
+    for key in (GATEWAY_KEY.format(id="<id>"), GATEWAYS_KEY, LOST_KEY, CHANNEL.format(id="<id>")):
         assert f"`{key}`" in documented

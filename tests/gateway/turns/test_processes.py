@@ -88,7 +88,7 @@ class Client:
             socket.transport.abort()  # without a word
 
 
-KEPT = (b"rh1:{directory}", b"rh1:usage", b"rh1:limit:", b"rh1:limit-tenants")
+KEPT = (b"rh1:{directory}", b"rh1:usage", b"rh1:limit:", b"rh1:limit-tenants", b"rh1:gateways")
 """What lives for ever: Redis may drop under pressure whatever has an end."""
 
 
@@ -262,7 +262,7 @@ async def test_a_gateway_that_came_back_says_itself_which_turns_it_has(model: Pa
     async with gateways(2, model, empty_redis) as ((one, other), _):
         ids = ResponseIds(derive(bytes.fromhex(one.environment["ROUNDHOUSE_SECRET"]), "response ids"), await _id(one))
         with redis.Redis.from_url(empty_redis) as client:
-            client.set(LOST_KEY.format(id=await _id(one)), time.time())
+            client.zadd(LOST_KEY, {await _id(one): time.time()})
         for asked in (one, other):
             assert (await asked.call(f"/v1/responses/{ids.new('demo')}"))[0] == 404
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 ROW = re.compile(r"^\| `(rh1:[^`]+)` \| (\w+) \| (.*) \| ([^|]+) \|$", re.MULTILINE)
 LIMITS = ("rh1:limit:", "rh1:limit-held:", "rh1:limit-lease:", "rh1:limit-tenants")
-WITHOUT_TTL = ("rh1:{directory}:", "rh1:usage", "rh1:{batches}:queue", *LIMITS)
+WITHOUT_TTL = ("rh1:{directory}:", "rh1:usage", "rh1:{batches}:queue", "rh1:gateways", *LIMITS)
 """Keys that Redis must never drop to make room: they have caps, or gateways delete them."""
 
 
