@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.check_result import CheckResult
 from gateway.cli.connection import config_option, json_option, run
-from gateway.cli.examination import CheckResult, examine
+from gateway.cli.examination import examine
 from gateway.config.settings import load
 
 _MARKS = {"ok": ("✓", "green"), "note": ("•", "cyan"), "warning": ("!", "yellow"), "broken": ("✗", "red")}
@@ -24,8 +25,9 @@ def doctor(config: str | None, as_json: bool, problems: bool) -> None:
     """Examine this installation: what it runs on, what is wrong, and what to do about it.
 
     It looks at versions, the configuration, the data folder, the port, the models, adapters, Redis, engines that the
-    configuration names, the CPU with its instruction set, and CUDA; and says which body of the kernels serves each op.
-    It changes nothing, may run beside a `roundhouse serve`, and takes a few seconds, because it loads torch once.
+    configuration names or that announce themselves, the CPU with its instruction set, and CUDA; and says which body of
+    the kernels serves each op. It changes nothing, may run beside a `roundhouse serve`, and takes a few seconds,
+    because it loads torch once.
 
     \b
     ✓ as it should be

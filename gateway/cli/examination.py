@@ -19,7 +19,6 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from redis.exceptions import RedisError
@@ -30,6 +29,8 @@ from engine.checkpoint.manifest import manifest_path
 from engine.checkpoint.opening import open_checkpoint
 from engine.client.engine_client import EngineClient
 from gateway import __version__
+from gateway.cli.check_result import PATIENCE, CheckResult
+from gateway.cli.engine_checks import announced, scaling
 from gateway.config import checkpoints
 from gateway.config.redis import without_secrets
 from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, file_of
@@ -37,37 +38,14 @@ from gateway.engines.adapters import registry_url
 from gateway.models.store import ModelStore
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
-from gateway.scaling.records import PoolRecords
 from gateway.server import PortTaken, listen
 from gateway.storage.connect import connect, redis_url
 
-State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
-_PATIENCE = 2.0
-"""Seconds within which a service must answer."""
 _EXAMINATION = 120.0
 """Seconds that loading torch may take on a busy machine."""
-_SCALING_REMEDIES = {
-    "bounds": "raise max_replicas, or bound the work by limits",
-    "budget": "raise the pool's budget",
-    "stuck": "look where its engines are started: free machines, images, quotas",
-    "starts_fail": "look at the logs of its engines",
-    "no_signal": "look at Redis: leases of engines are missing",
-}
-"""What to do about reasons to alert."""
 _ROOM = 1 << 30
 """Free bytes that a data folder's disk should have."""
-
-
-class CheckResult(msgspec.Struct, frozen=True):
-    """What was found about one thing."""
-
-    area: str
-    name: str
-    value: str
-    state: State = "ok"
-    remedy: str = ""
-    """What to do about the finding, unless its state is ok."""
 
 
 async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIterator[CheckResult]:
@@ -171,7 +149,7 @@ def _port(settings: Settings) -> CheckResult:
 def _is_gateway(where: str) -> bool:
     """Whether a gateway answers at `host:port`."""
     try:
-        with urllib.request.urlopen(f"http://{where}/healthz", timeout=_PATIENCE) as answer:
+        with urllib.request.urlopen(f"http://{where}/healthz", timeout=PATIENCE) as answer:
             return bool(msgspec.json.decode(answer.read(4096)) == {"status": "alive"})
     except (OSError, ValueError, http.client.HTTPException):
         return False
@@ -227,8 +205,9 @@ async def _services(settings: Settings) -> AsyncIterator[CheckResult]:
     for pool in settings.pools:
         for address in pool.engines:
             yield await _engine(settings, pool, address)
-    async for finding in scaling(settings):
-        yield finding
+    for check in (announced, scaling):
+        async for finding in check(settings):
+            yield finding
 
 
 async def _redis(settings: Settings) -> CheckResult:
@@ -236,7 +215,7 @@ async def _redis(settings: Settings) -> CheckResult:
     address = settings.redis.url or ""
     try:
         address = redis_url(settings)
-        async with connect(settings, timeout=_PATIENCE) as redis:
+        async with connect(settings, timeout=PATIENCE) as redis:
             loop = asyncio.get_running_loop()
             version = (await redis.info("server"))["redis_version"]
             begun = loop.time()
@@ -274,7 +253,7 @@ async def _engine(settings: Settings, pool: PoolSettings, address: str) -> Check
     name = f"engine of {pool.tier}"
     try:
         tls, server_name = settings.engine_tls.files(), settings.engine_tls.server_name
-        async with EngineClient(address, tls=tls, server_name=server_name) as client, asyncio.timeout(_PATIENCE):
+        async with EngineClient(address, tls=tls, server_name=server_name) as client, asyncio.timeout(PATIENCE):
             await client.wait_connected()
     except SettingsError as error:
         return CheckResult("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")
@@ -284,34 +263,6 @@ async def _engine(settings: Settings, pool: PoolSettings, address: str) -> Check
     info = client.info
     assert info is not None
     return CheckResult("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
-
-
-async def scaling(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Check pools whose number of engines follows the load; where Redis does not answer, nothing is known of them."""
-    pools = [pool.tier for pool in settings.pools if pool.scaled]
-    try:
-        async with connect(settings, timeout=_PATIENCE) as redis:
-            records = PoolRecords(redis)
-            leader = await records.leader() if pools else None
-            found = [(tier, await records.read(tier)) for tier in pools]
-    except (SettingsError, RedisError, OSError, ValueError):
-        return
-    if leader is not None and leader.seconds > 0:
-        yield CheckResult("services", "controller", f"{leader.id} decides how many engines pools have")
-    elif pools:
-        remedy = "start `roundhouse serve`, or `roundhouse scale run` where engines are started elsewhere"
-        yield CheckResult("services", "controller", "nobody decides how many engines pools have", "warning", remedy)
-    for tier, record in found:
-        name = f"engines of {tier}"
-        if record is None:
-            continue
-        value = f"{record.ready} ready of {record.desired}, at most {record.max_replicas}"
-        if record.alerts:
-            value = f"{value}: {'; '.join(each.text for each in record.alerts)}"
-            remedy = "; ".join(dict.fromkeys(_SCALING_REMEDIES[each.kind] for each in record.alerts))
-            yield CheckResult("services", name, value, "warning", remedy)
-        else:
-            yield CheckResult("services", name, value)
 
 
 def kernels(program: str = "kernels.doctor") -> list[CheckResult]:

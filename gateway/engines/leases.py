@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import cast
+from typing import NamedTuple, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -59,6 +59,17 @@ class LeasedEngines:
         self._refused[pool.tier] = set(refused)
 
 
+class LeaseLook(NamedTuple):
+    """What Redis holds of a pool's engines."""
+
+    leases: list[Lease]
+    """Those that engines of ours have written just now."""
+    refused: dict[str, LeaseRefused]
+    """Why others are not believed, by id."""
+    ended: list[bytes]
+    """Ids in the index whose lease has ended."""
+
+
 async def read_leases(redis: Redis, key: bytes, pool: str) -> tuple[list[Lease], dict[str, LeaseRefused]]:
     """Return the leases that engines of ours have written just now, and why others are not believed, by id.
 
@@ -67,8 +78,19 @@ async def read_leases(redis: Redis, key: bytes, pool: str) -> tuple[list[Lease],
     Raises:
         RedisError, OSError: Redis does not answer.
     """
-    index = INDEX_KEY.format(pool=pool)
-    members = cast("list[bytes]", await redis.zrevrange(index, 0, MOST_ENGINES - 1))
+    look = await look_up(redis, key, pool)
+    if look.ended:
+        await redis.zrem(INDEX_KEY.format(pool=pool), *look.ended)
+    return look.leases, look.refused
+
+
+async def look_up(redis: Redis, key: bytes, pool: str) -> LeaseLook:
+    """Read the leases of a pool's engines, and change nothing.
+
+    Raises:
+        RedisError, OSError: Redis does not answer.
+    """
+    members = cast("list[bytes]", await redis.zrevrange(INDEX_KEY.format(pool=pool), 0, MOST_ENGINES - 1))
     ids = [member.decode(errors="replace") for member in members]
     keys = [LEASE_KEY.format(pool=pool, id=id) for id in ids]
     values = cast("list[bytes | None]", await redis.mget(keys)) if keys else []
@@ -79,6 +101,4 @@ async def read_leases(redis: Redis, key: bytes, pool: str) -> tuple[list[Lease],
                 leases.append(opened(value, key, pool=pool, id=id, now=now))
             except LeaseRefused as refusal:
                 refused[id] = refusal
-    if gone := [member for member, value in zip(members, values, strict=True) if value is None]:
-        await redis.zrem(index, *gone)
-    return leases, refused
+    return LeaseLook(leases, refused, [member for member, value in zip(members, values, strict=True) if value is None])

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import get_args
 
-from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.files import served_revision
-from engine.checkpoint.opening import open_checkpoint
 from engine.client.encoder import ConversationEncoder
 from engine.client.engine_client import EngineClient
 from engine.registration import Lease
@@ -21,11 +17,11 @@ from engine.text.processor import TextProcessor
 from engine.wire import ModelInfo
 from gateway.background import failure_reporter
 from gateway.config.identity import EngineTlsSettings
-from gateway.config.pools import Quantization
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
 from gateway.engines.merge import EnginePlace, PresentEngine, merge
 from gateway.engines.placement import Placer
+from gateway.engines.pool_model import PoolModel
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
 from router.health import Breaker
@@ -66,6 +62,7 @@ class Pool:
         """Folder or GGUF file of the checkpoint."""
         self.tier = settings.tier
         self.name = settings.name
+        self.model = PoolModel(self.name, self.path, settings.yarn_factor)
         self.text = TextProcessor.from_path(self.path)
         self.encoder = ConversationEncoder(self.text)
         self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
@@ -97,22 +94,6 @@ class Pool:
         self.configure(settings, router)
         self.arrange(taken=())
 
-    @cached_property
-    def revision(self) -> str | None:
-        """Revision of its checkpoint; None if the weights are not on this machine."""
-        try:
-            return open_checkpoint(self.path).revision
-        except (CheckpointError, OSError):
-            return None
-
-    @cached_property
-    def _served(self) -> frozenset[str]:
-        """Revisions under which engines may serve this checkpoint, whatever they round its weights to."""
-        formats = [None if each == "off" else each for each in get_args(Quantization)]
-        if self.revision is None:
-            return frozenset()
-        return frozenset(served_revision(self.revision, each, yarn) for each in formats for yarn in (None, self._yarn))
-
     @property
     def routable(self) -> list[Engine]:
         """Replicas to which new turns may go."""
@@ -132,11 +113,10 @@ class Pool:
 
     def configure(self, settings: PoolSettings, router: RouterSettings) -> None:
         """Take over a new configuration; `arrange` follows the engines that it names."""
-        self._yarn = settings.yarn_factor
         self.registered = settings.registered
         """Whether engines that announce themselves join."""
         if self.registered:
-            _ = self._served  # read here: this may be a thread, and leases come in the event loop
+            _ = self.model.revision  # read here: this may be a thread, and leases come in the event loop
         self.may_sleep = settings.min_replicas == 0
         """Whether it may be without engines while nobody wants it."""
         self.waits = settings.when_asleep == "wait"
@@ -149,16 +129,12 @@ class Pool:
         self._router = router
 
     def announced(self, leases: Sequence[Lease]) -> None:
-        """Take over leases, but for those of engines that serve another model than this pool's: what differs is told.
-
-        Where the model's weights are not on this machine, its name has to be the engine's.
-        """
-        names = {self.name, self.path.resolve().name.removesuffix(".gguf")}
+        """Take over leases, but for those of engines that serve another model than this pool's: what differs is
+        told."""
         strangers = {
-            lease.id: f"the engine {lease.id} of the {self.tier} pool is not used: it serves {lease.model} (revision "
-            f"{lease.revision[:12]}), the pool {self.name} ({(self.revision or 'not here')[:12]})"
+            lease.id: f"the engine {lease.id} of the {self.tier} pool is not used: {mismatch}"
             for lease in leases
-            if (lease.revision not in self._served if self.revision else lease.model not in names)
+            if (mismatch := self.model.mismatch(lease)) is not None
         }
         for id in strangers.keys() - self.strangers.keys():
             logger.warning(strangers[id])

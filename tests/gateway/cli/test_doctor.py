@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import examination
-from gateway.cli.examination import CheckResult
+from gateway.cli.check_result import CheckResult
 from gateway.cli.root import main
 from gateway.config.settings import DEMO
 from gateway.processes import redis_server
@@ -160,7 +160,7 @@ def test_a_redis_that_cannot_be_started_is_broken(installation: Installation, mo
 
 
 def test_an_engine_that_does_not_answer_is_broken(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_PATIENCE", 0.2)
+    monkeypatch.setattr(examination, "PATIENCE", 0.2)
     installation.write("[server]\nport = 0", pool='engines = ["unix:///no/such/socket"]')
     finding = installation.examine(broken=True)["engine of small"]
     assert "roundhouse engine serve" in finding["remedy"]

@@ -20,7 +20,8 @@ import redis
 from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
-from gateway.cli.examination import CheckResult, scaling
+from gateway.cli.check_result import CheckResult
+from gateway.cli.engine_checks import scaling
 from gateway.cli.root import main
 from gateway.config.settings import load
 from gateway.scaling.leader import Leadership

@@ -166,7 +166,7 @@ async def test_an_engine_of_another_model_is_not_used_and_told_of_once(
         assert names(served) == {}
         told = f"the engine {FIRST} of the small pool is not used: it serves llama-70b (revision 0123456789ab), "
         [problem] = [each for each in served.gateway.engines.problems() if FIRST in each]
-        assert problem.startswith(told) and pool.name in problem and pool.revision[:12] in problem
+        assert problem.startswith(told) and pool.name in problem and pool.model.revision[:12] in problem
         assert [record.message for record in caplog.records if FIRST in record.message] == [problem]
         await board.announce(FIRST, engine.address)
         await eventually(lambda: names(served) == {FIRST: True})
