@@ -202,9 +202,18 @@ class Pool:
                 if engine.client.resumes and engine.continues(model, tokens) and full.get(engine, now) <= now
             ]
             if able:
-                # One that an operator has drained is better than none.
+                # One that an operator has drained is better than none. Of equal ones that are left, the nearest comes
+                # first, then those that stay: an answer may move twice only.
                 return min(
-                    able, key=lambda each: (each.control.drained, not each.breaker.allows(now), each.load, each.name)
+                    able,
+                    key=lambda each: (
+                        each.control.drained,
+                        not each.breaker.allows(now),
+                        each.load,
+                        not each.near,
+                        each.spot,
+                        each.name,
+                    ),
                 )
             if now > until:
                 return None

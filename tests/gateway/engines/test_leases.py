@@ -153,6 +153,22 @@ async def test_of_idle_engines_those_of_the_gateways_zone_answer(
             await served.settle()
 
 
+@pytest.mark.parametrize("other", [{"zone": "a", "spot": False}, {"zone": "b", "spot": True}], ids=["far", "spot"])
+async def test_of_idle_engines_a_near_one_that_stays_goes_on_with_an_answer(
+    serve: Serve, board: Board, model: Path, engine: EngineThread, other: dict[str, Any]
+) -> None:
+    sleeps = {"registered": True, "min_replicas": 0}
+    with EngineThread(model, id=SECOND) as second:
+        async with serve(engines={"small": []}, pool=sleeps, router=RouterSettings(zone="b")) as served:
+            await board.announce(FIRST, engine.address, **other)
+            await board.announce(SECOND, second.address, zone="b", spot=False)
+            await eventually(lambda: names(served) == {FIRST: True, SECOND: True})
+            pool = served.gateway.engines.pools[0]
+            chosen = await pool.successor(pool.engines[0].client.info, 10, 0.0, {}, unless=lambda: False)
+            assert chosen is not None and chosen.name == SECOND
+            await served.settle()
+
+
 async def test_an_engine_of_another_model_is_not_used_and_told_of_once(
     serve: Serve, board: Board, engine: EngineThread, caplog: pytest.LogCaptureFixture
 ) -> None:
