@@ -44,6 +44,12 @@ class TestKubeRay:
             spec = {"selector": {"matchLabels": {"a": "b"}}, "template": labelled}
             validate({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": spec}, version)
 
+    def test_engines_on_spot_machines_learn_that_they_are(self) -> None:
+        """Ray hands the label to the node, which tells it to its engine."""
+        stay, spot = self.CLUSTER["spec"]["workerGroupSpecs"]
+        assert spot["labels"] == {"ray.io/market-type": "spot"} and "labels" not in stay
+        assert "nodeSelector" in spot["template"]["spec"] and "nodeSelector" not in stay["template"]["spec"]
+
     def test_its_pods_are_limited_and_no_roots(self) -> None:
         for pod in self.pods:
             assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
