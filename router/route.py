@@ -166,7 +166,9 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
     fallbacks: tuple[str, ...]
     """Replicas to try next, in order, if this one fails before its first token."""
     scores: Mapping[str, Score] = {}
-    """Scores of the replicas among which this one was chosen, by name."""
+    """Scores of the replicas among which this one was chosen, by name; of many, those of the first in order."""
+    scores_left_out: int = 0
+    """Number of the others."""
     asleep: str = ""
     """The wanted tier, if it sleeps and another one stands in."""
 

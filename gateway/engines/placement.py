@@ -31,6 +31,8 @@ MOST_BLOCKS = 1024
 """Most blocks of a prompt that are looked up: 16,384 tokens. Blocks behind them make no difference any more."""
 CONVERSATIONS = 10_000
 """Most conversations whose last replica is remembered."""
+MOST_SCORES = 8
+"""Most replicas whose scores a decision keeps: those that are tried first."""
 NO_BLOCKS: Sequence[int] = ()
 
 
@@ -77,7 +79,8 @@ class Placement(Struct, frozen=True):
             replica=order[0],
             fallbacks=(*order[1:], *others),
             reasons=(*decision.reasons, explain(self.choice, self.prompt_tokens)),
-            scores=self.choice.scores,
+            scores={name: self.choice.scores[name] for name in order[:MOST_SCORES]} if self.choice.scores else {},
+            scores_left_out=max(0, len(self.choice.scores) - MOST_SCORES),
         )
 
 

@@ -203,6 +203,7 @@ class ResponseView:
                         name: {part: round(value, 3) for part, value in msgspec.structs.asdict(score).items()}
                         for name, score in routed.scores.items()
                     },
+                    **({"scores_left_out": routed.scores_left_out} if routed.scores_left_out else {}),
                     **({"earlier": _earlier(routed.earlier)} if routed.earlier else {}),
                 }
             case LimitState() as state:

@@ -86,7 +86,9 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     service_tier: str = "default"
     """How soon the turn is served, in OpenAI's words."""
     scores: Mapping[str, Score] = {}
-    """Scores of the replicas among which this one was chosen, if there were several."""
+    """Scores of the replicas among which this one was chosen, if there were several; of many, the first few."""
+    scores_left_out: int = 0
+    """Number of the others."""
     earlier: Earlier | None = None
     """The answer that this one takes the place of."""
     base_model: str | None = None

@@ -138,6 +138,7 @@ class Escalations:
             fallbacks=tuple(names[1:]),
             why=RouteReason.ESCALATED,
             scores={},
+            scores_left_out=0,
         )
         # Turns that follow this one for its answer must not take it for one that stands still.
         seconds = self._settings.cache.follow_seconds / 2

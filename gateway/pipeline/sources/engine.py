@@ -175,6 +175,7 @@ class EngineAnswers:
                 input_tokens=len(dispatched.prompts[engine.pool.name]),
                 service_tier=dispatched.share.tier,
                 scores=decision.scores,
+                scores_left_out=decision.scores_left_out,
                 earlier=earlier,
                 base_model=dispatched.adapter.model if dispatched.adapter else None,
                 defaults=engine.pool.text.defaults,

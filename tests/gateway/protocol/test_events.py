@@ -28,6 +28,7 @@ from gateway.protocol.stream import (
     TokenUsage,
     TurnEvent,
 )
+from router.replica import Score
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.5, reasons=("long",))
@@ -132,6 +133,14 @@ def test_our_own_events_name_the_response() -> None:
     )
     (limits,) = (event for event in shown if event["type"] == "roundhouse.limits")
     assert limits["tokens"] == {"limit": 100, "remaining": 90, "reset_seconds": 6.0}
+
+
+def test_a_route_tells_how_many_scores_it_leaves_out() -> None:
+    score = Score(0.5, 0.1, 0.0, 0.0, 0.4)
+    many = replace(ROUTED, scores={"small-7": score}, scores_left_out=992)
+    shown = [event for route in (many, ROUTED) for event in events(route)[0] if event["type"] == "roundhouse.route"]
+    assert (shown[0]["scores"]["small-7"]["total"], shown[0]["scores_left_out"]) == (0.4, 992)
+    assert "scores_left_out" not in shown[1]
 
 
 def test_what_was_asked_for_is_repeated() -> None:
