@@ -34,14 +34,11 @@ from bench.autoscale_rules import (
 )
 from bench.autoscale_workload import (
     Hardware,
-    RecordedRequest,
     Series,
     arrivals,
-    azure,
     gpu,
     measured_hardware,
     measured_steps,
-    mooncake,
     one_after_another,
     week,
 )
@@ -49,6 +46,7 @@ from bench.data import data_file
 from bench.measure import quantile
 from bench.report import RESULTS, options, publish
 from engine.scheduling.config import SchedulerConfig
+from load.traces import TracePoint, read_trace
 from scale.capacity import MeasuredStep
 from scale.fleet import Fleet, FleetConfig, FleetSize, Sizer
 
@@ -144,11 +142,11 @@ def pool_config(hardware: Hardware, prompt: float, output: float, *, shared: boo
     )
 
 
-def trace_load(name: str, requests: Sequence[RecordedRequest], copies: int, hardware: Hardware) -> PoolLoad:
+def trace_load(name: str, requests: Sequence[TracePoint], copies: int, hardware: Hardware) -> PoolLoad:
     """Return copies of a trace, to be run by the real scheduler of each replica."""
     coming = arrivals(requests, copies)
-    prompt = sum(each.prompt for each in requests) / len(requests)
-    output = sum(each.output for each in requests) / len(requests)
+    prompt = sum(each.input_tokens for each in requests) / len(requests)
+    output = sum(each.output_tokens for each in requests) / len(requests)
     shared = bool(requests[0].blocks)
     config = pool_config(hardware, prompt, output, shared=shared)
     minutes: defaultdict[int, float] = defaultdict(float)
@@ -188,7 +186,7 @@ def week_load(name: str, rates: Sequence[float], hardware: Hardware, code: Serie
     return PoolLoad(name, config, math.ceil(quantile(minutes.tolist(), 0.999)), serve, fluid=True)
 
 
-def check(rates: Sequence[float], lengths: Sequence[RecordedRequest], config: FleetConfig, hours: float) -> FluidCheck:
+def check(rates: Sequence[float], lengths: Sequence[TracePoint], config: FleetConfig, hours: float) -> FluidCheck:
     """Run the steepest hours of a week through amounts and through the real scheduler."""
     mean = MEAN_REPLICAS / config.capacity.work(config.prompt_tokens, config.output_tokens)
     whole, ticks = week(rates, mean, TICK), round(hours * 3600 / TICK)
@@ -200,7 +198,7 @@ def check(rates: Sequence[float], lengths: Sequence[RecordedRequest], config: Fl
     times = np.sort(np.repeat(np.arange(ticks), requests.astype(int)) + chance.random(int(requests.sum()))) * TICK
     drawn = chance.integers(0, len(lengths), len(times))
     requested = zip(times.tolist(), drawn.tolist(), strict=True)
-    coming = arrivals([msgspec.structs.replace(lengths[which], at=at) for at, which in requested], 1)
+    coming = arrivals([msgspec.structs.replace(lengths[which], start=at) for at, which in requested], 1)
     begin = float(requests[:150].mean()) / TICK * MEAN_REPLICAS / mean
     config = replace(config, start_seconds=STARTS[0], replicas=math.ceil(begin / UTILISATION) + 1)
     fluid = Fluid(config, by_work(UTILISATION, STARTS[0]), TTFT).serve(load)
@@ -223,14 +221,14 @@ def loads(steps: Sequence[MeasuredStep], kv_bytes: int, only: Sequence[str], mis
 
     measured = measured_hardware(steps, kv_bytes)
     if wanted("conversation", CONVERSATION):
-        yield trace_load("conversation", azure(data_file(CONVERSATION)), 4, measured)
+        yield trace_load("conversation", read_trace(data_file(CONVERSATION)), 4, measured)
     if wanted("code", CODE):
-        yield trace_load("code", azure(data_file(CODE)), 6, measured)
+        yield trace_load("code", read_trace(data_file(CODE)), 6, measured)
     if wanted("conversation to code", CONVERSATION, CODE):
-        both = one_after_another(azure(data_file(CONVERSATION)), azure(data_file(CODE)))
+        both = one_after_another(read_trace(data_file(CONVERSATION)), read_trace(data_file(CODE)))
         yield trace_load("conversation to code", both, 4, measured)
     if wanted("mooncake", MOONCAKE):
-        yield trace_load("mooncake", mooncake(data_file(MOONCAKE)), 2, measured)
+        yield trace_load("mooncake", read_trace(data_file(MOONCAKE)), 2, measured)
     if not wanted("", RATES) and RATES in missing:
         return
     rates = msgspec.json.decode(data_file(RATES).read_bytes(), type=dict[str, list[float]])
@@ -273,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.check_hours and not result.missing:
         rates = msgspec.json.decode(data_file(RATES).read_bytes(), type=dict[str, list[float]])
         config = pool_config(measured_hardware(steps, kv_bytes), *LENGTHS["conversation"], shared=False)
-        lengths = azure(data_file(CONVERSATION))
+        lengths = read_trace(data_file(CONVERSATION))
         result.check = check(next(iter(rates.values())), lengths, config, arguments.check_hours)
     if not result.rows:
         raise SystemExit(f"not run: set ROUNDHOUSE_BENCH_DATA to a folder that holds {', '.join(result.missing)}")

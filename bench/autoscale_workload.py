@@ -6,10 +6,7 @@ times. Lengths are divided by `COARSE`, and each simulated step stands for so ma
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.fairness import read
+from load.traces import TracePoint
 from scale.capacity import MeasuredStep, StepCost, fit
 from scale.simulation import Arrival
 
@@ -39,16 +36,6 @@ class Hardware(NamedTuple):
     kv_token_bytes: int
     coarse: int
     """Tokens, and steps, that a simulated one stands for."""
-
-
-class RecordedRequest(msgspec.Struct, frozen=True):
-    """One request of a trace; lengths in tokens."""
-
-    at: float
-    prompt: int
-    output: int
-    blocks: tuple[int, ...] = ()
-    """One number per 512 tokens of the prompt: equal numbers stand for equal tokens."""
 
 
 class _Size(msgspec.Struct):
@@ -95,45 +82,30 @@ def gpu() -> Hardware:
     return Hardware(cost, 1 << 17, 1)
 
 
-def azure(path: Path) -> list[RecordedRequest]:
-    """Read one of Azure's LLM inference traces of 2023."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [(datetime.fromisoformat(at[:26]), int(prompt), int(output)) for at, prompt, output in _data(lines)]
-    first = rows[0][0]
-    return [RecordedRequest((at - first).total_seconds(), prompt, output) for at, prompt, output in rows]
-
-
-def mooncake(path: Path) -> list[RecordedRequest]:
-    return [
-        RecordedRequest(each.timestamp / 1000, each.input_length, each.output_length, tuple(each.hash_ids))
-        for each in read(path, 1_000_000)
-    ]
-
-
-def one_after_another(first: Sequence[RecordedRequest], second: Sequence[RecordedRequest]) -> list[RecordedRequest]:
+def one_after_another(first: Sequence[TracePoint], second: Sequence[TracePoint]) -> list[TracePoint]:
     """Return two traces that fade into each other: the first one's requests become fewer, the second one's more."""
-    span = max(first[-1].at, second[-1].at)
+    span = max(first[-1].start, second[-1].start)
     chance = np.random.default_rng(1)
-    kept = [each for each in first if chance.random() > each.at / span]
-    added = [each for each in second if chance.random() < each.at / span]
-    return sorted((*kept, *added), key=lambda each: each.at)
+    kept = [each for each in first if chance.random() > each.start / span]
+    added = [each for each in second if chance.random() < each.start / span]
+    return sorted((*kept, *added), key=lambda each: each.start)
 
 
-def arrivals(requests: Sequence[RecordedRequest], copies: int, coarse: int = COARSE) -> list[Arrival]:
+def arrivals(requests: Sequence[TracePoint], copies: int, coarse: int = COARSE) -> list[Arrival]:
     """Return copies of a trace, each turned by another part of its time, in order of their times."""
-    span = requests[-1].at + 1
+    span = requests[-1].start + 1
     numbers = count()
     largest = 1 + max((max(each.blocks) for each in requests if each.blocks), default=0)
     made = []
     for copy in range(copies):
         for each in requests:
-            length, output = max(1, each.prompt // coarse), max(1, each.output // coarse)
+            length, output = max(1, each.input_tokens // coarse), max(1, each.output_tokens // coarse)
             if each.blocks:
                 tokens = [block + copy * largest for block in each.blocks for _ in range(_HASHED_TOKENS // coarse)]
                 prompt = tokens[:length]
             else:
                 prompt = [next(numbers)] + [0] * (length - 1)
-            made.append(Arrival((each.at + copy * span / copies) % span, "", prompt, output))
+            made.append(Arrival((each.start + copy * span / copies) % span, "", prompt, output))
     return sorted(made, key=lambda arrival: arrival.at)
 
 
@@ -154,9 +126,3 @@ def week(rates: Sequence[float], mean: float, tick: float, seed: int = 1) -> Ser
         noise[at] = keep * noise[at - 1] + steps[at]
     burst = 3
     return np.asarray(burst * chance.poisson(level * np.exp(noise) * tick / burst), float)
-
-
-def _data(lines: Iterator[str]) -> Iterator[list[str]]:
-    reader = csv.reader(lines)
-    next(reader)
-    return reader

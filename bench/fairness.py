@@ -15,16 +15,17 @@ import dataclasses
 import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
-from bench.data import data_file, json_lines
+from bench.data import data_file
 from bench.measure import quantile
 from bench.report import options, picture, publish, table
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName, ServiceClass
+from load.traces import TracePoint, read_trace
 from scale.capacity import StepCost
 from scale.simulation import Arrival, Simulation, simulate
 
@@ -39,17 +40,6 @@ CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, max_waiti
 _HASHED_TOKENS = 512
 _SCALE = 16
 _BLOCK = _HASHED_TOKENS // _SCALE
-
-
-class TraceRequest(msgspec.Struct):
-    """One request of a trace."""
-
-    timestamp: float
-    """Time of the request, in milliseconds."""
-    input_length: int
-    output_length: int
-    hash_ids: list[int]
-    """One id per 512 tokens of the prompt: equal ids stand for equal tokens."""
 
 
 class FairnessRow(msgspec.Struct):
@@ -85,19 +75,14 @@ class FairnessResult(msgspec.Struct):
     totals: list[Total]
 
 
-def read(path: Path, limit: int) -> list[TraceRequest]:
-    """Read the first `limit` requests of a trace in JSON lines, gzipped or not."""
-    return list(islice(json_lines(path, TraceRequest), limit))
-
-
-def tenant_of(entry: TraceRequest) -> str:
+def tenant_of(entry: TracePoint) -> str:
     """Return a request's tenant: the same for all requests of a conversation, which share their first tokens."""
-    conversation = entry.hash_ids[: min(2, len(entry.hash_ids))][-1]
+    conversation = entry.blocks[: min(2, len(entry.blocks))][-1]
     place = int.from_bytes(hashlib.blake2b(b"%d" % conversation, digest_size=4).digest(), "little") % (2 * len(POLITE))
     return GREEDY if place >= len(POLITE) else POLITE[place]
 
 
-def arrivals(entries: Iterable[TraceRequest], speed: float, batch: float = 300.0) -> list[Arrival]:
+def arrivals(entries: Iterable[TracePoint], speed: float, batch: float = 300.0) -> list[Arrival]:
     """Return the trace's requests as arrivals for the simulation.
 
     Args:
@@ -107,22 +92,22 @@ def arrivals(entries: Iterable[TraceRequest], speed: float, batch: float = 300.0
     arrived = []
     for entry in entries:
         tenant = tenant_of(entry)
-        at = entry.timestamp / 1000
+        at = entry.start
         if tenant == GREEDY:
             at -= at % batch
-        prompt = [token for hashed in entry.hash_ids for token in [hashed] * _BLOCK]
-        length = max(1, min(entry.input_length // _SCALE, len(prompt)))
-        output = max(1, entry.output_length // _SCALE)
+        prompt = [token for block in entry.blocks for token in [block] * _BLOCK]
+        length = max(1, min(entry.input_tokens // _SCALE, len(prompt)))
+        output = max(1, entry.output_tokens // _SCALE)
         arrived.append(Arrival(at / speed, tenant, prompt[:length], output, CLASSES.get(tenant, "standard")))
     return arrived
 
 
 def replay(
-    entries: Sequence[TraceRequest], load: float, policies: Sequence[PolicyName] = POLICIES
+    entries: Sequence[TracePoint], load: float, policies: Sequence[PolicyName] = POLICIES
 ) -> dict[str, Simulation]:
     """Run one simulation per policy. `load`: work offered per work that the engine can do in the time of the trace."""
     everything_at_once = simulate(arrivals(entries, speed=1e9), _config("fcfs"), COST)
-    span = max(entry.timestamp for entry in entries) / 1000
+    span = max(entry.start for entry in entries)
     speed = max(span, 1e-9) * load / everything_at_once.seconds
     coming = arrivals(entries, speed)
     return {policy: simulate(coming, _config(policy), COST, window=1.0) for policy in policies}
@@ -216,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--load", type=float, default=0.9, help="work offered per work that can be done")
     arguments = parser.parse_args(argv)
     trace = data_file(FILE, arguments.trace)
-    runs = replay(read(trace, arguments.requests), arguments.load)
+    runs = replay(read_trace(trace)[: arguments.requests], arguments.load)
     result = summarise(runs, arguments.load)
     publish(arguments.output / "fairness", markdown(result), result)
     plot(runs, arguments.output / "fairness.png")

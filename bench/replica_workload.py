@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from bench.fairness import read
 from bench.replica_simulation import ReplicaArrival
+from load.traces import paced, read_trace
 
 TRACE_BLOCK = 512
 """Tokens of one of the trace's blocks."""
@@ -48,8 +48,8 @@ class Service:
 def trace(path: Path, requests: int, *, speed: float = 1.0) -> list[ReplicaArrival]:
     """Return the first requests of a trace; `speed` is how much faster than recorded time passes."""
     return [
-        ReplicaArrival(entry.timestamp / 1000 / speed, tuple(entry.hash_ids), entry.input_length, entry.output_length)
-        for entry in read(path, requests)
+        ReplicaArrival(each.start, each.blocks, each.input_tokens, each.output_tokens)
+        for each in paced(read_trace(path)[:requests], speed)
     ]
 
 

@@ -3,6 +3,9 @@
 A step costs `base + token * tokens + row * rows + kv_byte * bytes`: the weights are read once, each token is computed,
 each row sampled, and the keys and values of its context read. The figures are fitted to measured steps; replicas that
 became ready a short while ago do not count, as they still compile, fill caches and read files.
+
+Engines that serve report sums of many steps, from which no more can be told. The planner's costs
+(`scale/planning/step_cost.py`) come from steps that were timed one by one, or from data sheets, and tell more apart.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from bench.autoscale import main, pool_config, settings
 from bench.autoscale_fluid import Fluid, FluidLoad
 from bench.autoscale_report import AutoscaleResult, AutoscaleRow, equal
 from bench.autoscale_rules import constant
-from bench.autoscale_workload import COARSE, RecordedRequest, arrivals, measured_hardware, measured_steps, week
+from bench.autoscale_workload import COARSE, arrivals, measured_hardware, measured_steps, week
 from bench.report import RESULTS
+from load.traces import TracePoint
 from scale.capacity import fit
 from scale.fleet import Fleet
 
@@ -94,7 +95,7 @@ def test_the_cost_meets_the_measured_steps() -> None:
 
 
 def test_copies_come_at_other_times_and_share_no_prefix() -> None:
-    recorded = [RecordedRequest(0.0, 1024, 64, (5, 6)), RecordedRequest(9.0, 1024, 64, (5, 7))]
+    recorded = [TracePoint(0.0, 1024, 64, (5, 6)), TracePoint(9.0, 1024, 64, (5, 7))]
     first, turned, other, second = arrivals(recorded, 2)
     assert [each.at for each in (first, turned, other, second)] == [0.0, 4.0, 5.0, 9.0]
     assert first.prompt[:16] == second.prompt[:16] != turned.prompt[:16] == other.prompt[:16]
@@ -117,7 +118,7 @@ def test_amounts_and_the_real_scheduler_agree_below_saturation_and_beyond() -> N
         rate = 2 * load / work
         counts = chance.poisson(rate * 2.0, 60).astype(float)
         times = np.sort(np.repeat(np.arange(60) * 2.0, counts.astype(int)) + 2 * chance.random(int(counts.sum())))
-        coming = arrivals([RecordedRequest(at, 1024, 160) for at in times.tolist()], 1)
+        coming = arrivals([TracePoint(at, 1024, 160) for at in times.tolist()], 1)
         real = Fleet(config, constant(2)).serve(coming).attained(2.0)
         lengths = np.full(60, 1024 / COARSE), np.full(60, 160 / COARSE)
         fluid = Fluid(config, constant(2), 2.0).serve(FluidLoad(2.0, counts, *lengths)).attained

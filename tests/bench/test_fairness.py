@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from bench import greedy
-from bench.fairness import GREEDY, POLITE, FairnessResult, TraceRequest, arrivals, main, tenant_of
+from bench.fairness import GREEDY, POLITE, FairnessResult, arrivals, main, tenant_of
 from engine.scheduling.config import POLICIES
+from load.traces import TracePoint
 from tests.engine.checkpoints import write_checkpoint
 
 
@@ -51,8 +52,8 @@ def test_without_a_trace_it_says_what_it_needs(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_conversation_stays_with_its_tenant_and_shares_its_prefix() -> None:
-    first = TraceRequest(0, 2000, 100, [0, 7, 8, 9])
-    later = TraceRequest(9000, 2500, 100, [0, 7, 8, 9, 10])
+    first = TracePoint(0.0, 2000, 100, (0, 7, 8, 9))
+    later = TracePoint(9.0, 2500, 100, (0, 7, 8, 9, 10))
     assert tenant_of(first) == tenant_of(later) in {GREEDY, *POLITE}
     one, other = arrivals([first, later], speed=1.0)
     assert other.prompt[: len(one.prompt)] == one.prompt
