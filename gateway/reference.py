@@ -20,6 +20,7 @@ from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
 from gateway.config.settings import ApiKeySettings, PoolSettings, PriceSettings, Section, Settings, TenantSettings
+from gateway.config.windows import PoolWindow
 from gateway.records.quota import Quota
 from gateway.scaling.metrics import ScalingMetrics
 from gateway.telemetry.metrics.process import Metrics
@@ -111,6 +112,7 @@ def configuration() -> str:
         f"\n## `[[identity.issuers]]`\n\n{_sentence(IssuerSettings)} One table each.\n\n{_table(IssuerSettings)}"
     )
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKeySettings)}\n\n{_table(ApiKeySettings)}")
+    parts.append(f"\n### `windows` of a pool\n\n{_sentence(PoolWindow)}\n\n{_table(PoolWindow)}")
     parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {_names(Quota)}.\n")
     return "".join(parts)
 

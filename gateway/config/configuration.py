@@ -77,6 +77,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "start_seconds",
             "ttft_target",
             "when_asleep",
+            "windows",
         }
     ),
     "prices": ALL,

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from engine.wire import PolicyName
+from gateway.config.windows import PoolWindow
 from gateway.models.catalogue import Sha256
 from gateway.records.section import Positive, Seconds, Section, SettingsError
+from scale.schedule import bounds_at
 from scale.signals import PoolBounds
 
 Tier = Literal["small", "medium", "large"]
@@ -81,6 +83,13 @@ class PoolSettings(Section, frozen=True):
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="Most that its engines may cost in an hour; empty: no limit."),
     ] = None
+    windows: Annotated[
+        list[PoolWindow],
+        Meta(
+            description="Other bounds at certain times of the week, for a pool with `max_replicas`: "
+            "[`windows` of a pool](#windows-of-a-pool)."
+        ),
+    ] = []
     when_asleep: Annotated[
         Literal["wait", "other_tier"],
         Meta(
@@ -186,7 +195,7 @@ class PoolSettings(Section, frozen=True):
 
     @property
     def bounds(self) -> PoolBounds:
-        """What the controller may decide.
+        """What the controller may decide outside of all windows.
 
         Raises:
             ValueError: the fields contradict each other.
@@ -198,6 +207,14 @@ class PoolSettings(Section, frozen=True):
             budget=self.budget,
             price=self.replica_price,
         )
+
+    def bounds_at(self, at: float) -> PoolBounds:
+        """What the controller may decide at a time in seconds since 1970.
+
+        Raises:
+            ValueError: the fields contradict each other.
+        """
+        return bounds_at(self.bounds, [window.bounds for window in self.windows], at)
 
 
 def check_pools(pools: Sequence[PoolSettings]) -> None:
@@ -226,7 +243,9 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
 def _check_replicas(pool: PoolSettings) -> None:
     """Raises SettingsError: how many engines it may have is contradictory."""
     try:
-        _ = pool.bounds
+        bounds = pool.bounds
+        for window in pool.windows:
+            _check_window(pool, window, bounds)
     except ValueError as error:
         raise SettingsError(f"pools: the {pool.tier} pool: {error}") from error
     if pool.max_replicas is None:
@@ -239,3 +258,17 @@ def _check_replicas(pool: PoolSettings) -> None:
         raise SettingsError(
             f"pools: max_replicas of the {pool.tier} pool has no effect on the engines that it names; leave out either"
         )
+
+
+def _check_window(pool: PoolSettings, window: PoolWindow, bounds: PoolBounds) -> None:
+    """Raises ValueError: it contradicts itself, or its pool."""
+    if not pool.scaled:
+        raise ValueError("windows need max_replicas")
+    if window.min_replicas == 0 < pool.min_replicas:
+        raise ValueError("a window in which it may sleep needs min_replicas = 0 of the pool, so that turns wait for it")
+    high = window.bounds.max_replicas
+    low = pool.min_replicas if window.min_replicas is None else window.min_replicas
+    if high is not None and low > high:
+        raise ValueError(f"min_replicas is {low} in a window, above its max_replicas, {high}")
+    if low > bounds.affordable:
+        raise ValueError(f"the budget pays {bounds.affordable:g} replicas, fewer than min_replicas of a window, {low}")

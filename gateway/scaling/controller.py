@@ -29,7 +29,7 @@ from gateway.engines.wanted import LIFETIME, WANTED_KEY
 from gateway.errors import Unavailable
 from gateway.records.directory import PoolControl
 from gateway.scaling.actuator import Actuator, NoActuator, StartedReplica
-from gateway.scaling.bounds import effective
+from gateway.scaling.bounds import effective_at
 from gateway.scaling.leader import Leadership
 from gateway.scaling.metrics import ScalingMetrics
 from gateway.scaling.observation import PoolLook, drained, observe
@@ -170,7 +170,7 @@ class Controller:
             wanted=await self._wanted(tier),
         )
         signal, history = observe(look, remembered.history)
-        bounds = await self._bounds(pool)
+        bounds = await self._bounds(pool, now)
         decision, memory = decide(signal, remembered.memory, bounds, self._policy(pool))
         remembered = replace(remembered, history=drained(history, decision.victims), memory=memory)
         remembered, reason = self._judge_starts(pool, started, remembered, now)
@@ -187,14 +187,14 @@ class Controller:
             most = 0 if now < remembered.next_start else 1 if remembered.failed_starts else decision.desired
             await self._act(pool, decision, signal, started, most)
 
-    async def _bounds(self, pool: PoolSettings) -> PoolBounds:
-        """Return what the configuration and operators allow a pool."""
+    async def _bounds(self, pool: PoolSettings, now: float) -> PoolBounds:
+        """Return what the configuration and operators allow a pool now."""
         control = await self._directory.get(PoolControl, pool.tier)
         try:
-            return effective(pool, control)
+            return effective_at(pool, control, now)
         except ValueError as error:  # the configuration has changed since
             log.warning("what was set for a pool does not fit", extra={"pool": pool.tier, "error": str(error)})
-            return pool.bounds
+            return pool.bounds_at(now)
 
     def _policy(self, pool: PoolSettings) -> ScalePolicy:
         settings = self._settings().scaling

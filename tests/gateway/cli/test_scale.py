@@ -12,8 +12,10 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -42,6 +44,7 @@ name = "huge"
 model = "none"
 registered = true
 """
+TIMES = 'start = "08:00", end = "18:00"'
 SCALED = "registered = true\nmin_replicas = 2\nmax_replicas = 4"
 
 
@@ -135,6 +138,18 @@ def test_bounds_that_cannot_be_are_refused(configure: Callable[[str], None]) -> 
         ('engines = ["ws://127.0.0.1:1"]\nmax_replicas = 2', "leave out either"),
         ("max_replicas = 2\nbudget = 5", "price must not be negative, and positive where there is a budget"),
         ("max_replicas = 2\nbudget = 5\nreplica_price = 6", "fewer than min_replicas"),
+        (f"windows = [{{ {TIMES}, min_replicas = 1 }}]", "windows need max_replicas"),
+        (f"max_replicas = 2\nwindows = [{{ {TIMES} }}]", "a window needs min_replicas or max_replicas"),
+        (f"max_replicas = 2\nwindows = [{{ {TIMES}, min_replicas = 0 }}]", "needs min_replicas = 0 of the pool"),
+        (f"max_replicas = 9\nmin_replicas = 3\nwindows = [{{ {TIMES}, max_replicas = 2 }}]", "is 3 in a window"),
+        (
+            f"max_replicas = 2\nbudget = 5\nreplica_price = 2\nwindows = [{{ {TIMES}, min_replicas = 3 }}]",
+            "fewer than min_replicas of a window, 3",
+        ),
+        (
+            f'max_replicas = 2\nwindows = [{{ {TIMES}, timezone = "Mars/Base", min_replicas = 2 }}]',
+            "'Mars/Base' is not known here",
+        ),
     ],
 )
 def test_configurations_that_contradict_themselves_are_refused(
@@ -143,6 +158,20 @@ def test_configurations_that_contradict_themselves_are_refused(
     configure(pool)
     output = roundhouse("config", "check", fails=True).output
     assert "small pool" in output and complaint in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    "wrong", ['start = "25:00", end = "06:00"', 'start = "8:00", end = "18:00"', TIMES + ", days = []"]
+)
+def test_a_window_that_no_clock_or_calendar_has_is_refused(configure: Callable[[str], None], wrong: str) -> None:
+    configure(f"max_replicas = 2\nwindows = [{{ {wrong}, min_replicas = 2 }}]")
+    assert "windows[0]" in roundhouse("config", "check", fails=True).output
+
+
+def test_windows_are_read(configure: Callable[[str], None]) -> None:
+    configure(f'max_replicas = 4\nwindows = [{{ {TIMES}, days = ["mon"], timezone = "Asia/Tokyo", min_replicas = 2 }}]')
+    pool, monday = load().pools[0], datetime(2026, 11, 30, 8, tzinfo=ZoneInfo("Asia/Tokyo")).timestamp()
+    assert (pool.bounds_at(monday).min_replicas, pool.bounds_at(monday - 60).min_replicas) == (2, 1)
 
 
 def test_a_controller_has_to_have_something_to_decide(configure: Callable[[str], None]) -> None:

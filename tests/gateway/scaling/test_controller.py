@@ -8,6 +8,7 @@ import logging
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
 from gateway.access.directory.store import Directory
+from gateway.config.windows import PoolWindow
 from gateway.engines.wanted import WANTED_KEY
 from gateway.records.directory import PoolControl
 from gateway.scaling.controller import FAILURES, Controller
@@ -205,6 +207,20 @@ async def test_operators_set_bounds(redis: Redis) -> None:
     pool.settings = settings(min_replicas=1, budget=2.0, replica_price=1.0)
     record = await pool.look()
     assert (record.min_replicas, record.max_replicas) == (1, 4)
+
+
+async def test_a_window_holds_at_its_time_until_an_operator_sets_something_else(redis: Redis) -> None:
+    pool = Pool(redis, min_replicas=1, scaling={"hold_seconds": 1.0})
+    now = datetime.fromtimestamp(pool.clock.now, UTC)
+    at = {"start": f"{now:%H:%M}", "end": f"{now + timedelta(hours=1):%H:%M}"}
+    pool.settings = settings(min_replicas=1, windows=[PoolWindow(**at, min_replicas=3)], scaling={"hold_seconds": 1.0})
+    record = await pool.look(0)
+    assert (record.desired, record.min_replicas, record.max_replicas) == (3, 3, 4)
+    await Directory(redis, secret=SECRET).write(PoolControl(name="small", max_replicas=2), actor="test", expected=0)
+    record = await pool.look()
+    assert (record.desired, record.min_replicas, record.max_replicas) == (2, 2, 2)
+    record = await pool.look(3600)
+    assert (record.min_replicas, record.max_replicas) == (1, 2)
 
 
 async def test_without_an_actuator_decisions_are_published_only(redis: Redis) -> None:
