@@ -42,16 +42,19 @@ def pools_of(settings: Settings) -> Sequence[PoolSettings]:
     Raises:
         SettingsError: there is none, or what their engines need is not configured.
     """
-    pools = [pool for pool in settings.pools if pool.registered and pool.scaled]
+    ray, pools = settings.ray, [pool for pool in settings.pools if pool.registered and pool.scaled]
     if not pools:
         raise SettingsError("pools: none has registered = true and max_replicas, so Ray has no engine to start")
     if settings.redis.url is None:
         raise SettingsError("redis.url: name the Redis of the gateways, in which engines announce themselves")
-    if settings.ray.register_key is None:
+    if ray.register_key is None:
         raise SettingsError("ray.register_key: engines need the key that `roundhouse engine key` prints")
-    tls = (settings.ray.tls_cert, settings.ray.tls_key, settings.ray.tls_client_ca)
+    tls = (ray.tls_cert, ray.tls_key, ray.tls_client_ca)
     if any(tls) and not all(tls):
         raise SettingsError("ray: tls_cert, tls_key and tls_client_ca belong together")
+    own = (ray.register_cert, ray.register_cert_key)
+    if any(own) and not (all(own) and ray.register_ca):
+        raise SettingsError("ray: register_cert, register_cert_key and register_ca belong together")
     return pools
 
 
@@ -84,6 +87,9 @@ def command(start: EngineStart, node: RayNode) -> list[str]:
     options = {
         "--register": start.register,
         "--register-key": ray.register_key,
+        "--register-ca": ray.register_ca,
+        "--register-cert": ray.register_cert,
+        "--register-cert-key": ray.register_cert_key,
         "--tls-cert": ray.tls_cert,
         "--tls-key": ray.tls_key,
         "--tls-client-ca": ray.tls_client_ca,

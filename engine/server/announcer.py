@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from engine.redis_address import parse
 from engine.registration import INDEX_KEY, INDEX_LIFETIME, KEY_BYTES, LEASE_KEY, LIFETIME, Lease, sealed
+from engine.tls import Certificate, client_context
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +32,17 @@ _REDIS_TIMEOUT = 1.0
 class Announcer:
     """Writes the lease of one engine every second, and its id into the index of its pool."""
 
-    def __init__(self, url: str, key: bytes) -> None:
+    def __init__(self, url: str, key: bytes, tls: Certificate | None = None) -> None:
         """
         Args:
             url: of the Redis that the gateways use.
+            tls: files for TLS to it, to its sentinels, or to all nodes of its cluster; None: the machine's authorities.
 
         Raises:
-            ValueError: it is no such address; the message holds no part of a password.
+            ValueError: it is no such address, or a file cannot be used; the message holds no part of a password.
         """
         try:
-            self._redis = _client(url)
+            self._redis = _client(url, tls)
         except ValueError as error:
             raise ValueError(f"--register: {error}") from None
         self._key = key
@@ -109,16 +111,25 @@ class Announcer:
             await pipeline.execute()
 
 
-def _client(url: str) -> Redis | RedisCluster:
+def _client(url: str, files: Certificate | None) -> Redis | RedisCluster:
     """Make a client of the server that has the gateways' keys, whichever it is at the time.
 
     Raises:
-        ValueError: see `parse`.
+        ValueError: see `parse`; or the files cannot be used.
     """
     address = parse(url)
     options: dict[str, Any] = {"socket_timeout": _REDIS_TIMEOUT, "socket_connect_timeout": _REDIS_TIMEOUT}
     options["retry"] = Retry(NoBackoff(), 0)
     tls: dict[str, Any] = {"ssl": True} if address.tls else {}
+    if files is not None:
+        if not address.tls:
+            raise ValueError("certificates need an address with TLS: rediss://, or sentinel://...?tls=true")
+        client_context(files)  # refused here, by name, not with the first connection
+        options |= {
+            "ssl_ca_certs": files.authority,
+            "ssl_certfile": files.certificate,
+            "ssl_keyfile": files.key,
+        }
     match address.kind:
         case "server":
             return Redis.from_url(url, **options)

@@ -121,11 +121,11 @@ def set_up_process(options: EngineOptions) -> None:
 def _announcer(options: EngineOptions) -> Announcer | None:
     """
     Raises:
-        ValueError: the address of Redis or the key cannot be used.
+        ValueError: the address of Redis, the key or a certificate cannot be used.
     """
     if options.register is None or options.register_key is None:
         return None
-    return Announcer(options.register, read_key(options.register_key))
+    return Announcer(options.register, read_key(options.register_key), options.register_certificate)
 
 
 def _lease(server: EngineServer, core: EngineCore, options: EngineOptions, address: str) -> Lease:

@@ -98,6 +98,17 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     register_key: Annotated[
         File | None, Meta(description="File with the key that `roundhouse engine key` prints; --register needs it.")
     ] = None
+    register_ca: Annotated[
+        File | None,
+        Meta(description="Authorities of Redis' certificates (PEM), for --register with TLS; default: the machine's."),
+    ] = None
+    register_cert: Annotated[
+        File | None,
+        Meta(description="Certificate of this engine for Redis (PEM), where Redis asks for one; with --register-ca."),
+    ] = None
+    register_cert_key: Annotated[
+        File | None, Meta(description="Private key of that certificate (PEM, no password).")
+    ] = None
     advertise: Annotated[
         str | None,
         Meta(
@@ -267,6 +278,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _check_registration(self) -> None:
         if self.register_key is None:
             raise ValueError("--register needs --register-key, the key that `roundhouse engine key` prints")
+        own = (self.register_cert, self.register_cert_key)
+        if any(own) and not (all(own) and self.register_ca):
+            raise ValueError("--register-cert, --register-cert-key and --register-ca belong together: give all three")
         address = urlsplit(self.advertise or self.listen)
         if address.scheme not in ("ws", "wss", "unix") or address.hostname in ("0.0.0.0", "::"):
             raise ValueError("--register needs an address that gateways can connect to: give it as --advertise")
@@ -282,6 +296,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.tls_client_ca is None:
             return None
         return Certificate(str(self.tls_client_ca), str(self.tls_cert), str(self.tls_key))
+
+    @property
+    def register_certificate(self) -> Certificate | None:
+        """Files for TLS to Redis, if they are given."""
+        if self.register_ca is None:
+            return None
+        cert, key = (None if each is None else str(each) for each in (self.register_cert, self.register_cert_key))
+        return Certificate(str(self.register_ca), cert, key)
 
     def verification(self) -> Verification:
         """Begin to compare the checkpoints with their manifests. Beside requests it takes one CPU at most.

@@ -24,6 +24,15 @@ class RaySettings(Section, frozen=True):
     register_key: Annotated[
         str | None, Meta(description="File on every node with the key that `roundhouse engine key` prints.")
     ] = None
+    register_ca: Annotated[
+        str | None, Meta(description="Authorities of Redis' certificates (PEM); empty: those of the node.")
+    ] = None
+    register_cert: Annotated[
+        str | None, Meta(description="Certificate of engines for Redis (PEM), with `register_ca`.")
+    ] = None
+    register_cert_key: Annotated[
+        str | None, Meta(description="Private key of that certificate (PEM, without a password).")
+    ] = None
     tls_cert: Annotated[
         str | None,
         Meta(description="Certificate of engines (PEM): they listen at wss:// addresses, with the two files below."),

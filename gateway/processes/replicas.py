@@ -180,11 +180,12 @@ class LocalReplicas:
             "OMP_WAIT_POLICY": "PASSIVE",
             "ROUNDHOUSE_REGISTER": redis_url(settings),
         }
-        if settings.redis.ca is not None:
-            environment["SSL_CERT_FILE"] = settings.redis.ca
         if pool.device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = _gpu(replica.number)
         registering = ["--register-key", str(key_file(settings)), "--drain-timeout", f"{drain:g}"]
+        redis = settings.redis
+        files = {"--register-ca": redis.ca, "--register-cert": redis.cert, "--register-cert-key": redis.key}
+        registering += [word for option, file in files.items() if file is not None for word in (option, file)]
         return Child(
             f"engine-{replica.name}",
             [*command, *registering],

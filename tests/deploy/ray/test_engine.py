@@ -9,6 +9,7 @@ import pytest
 
 from deploy.ray.engine import RayNode, bundle, command, engine_start, pools_of
 from engine.server.options import EngineOptions, parameters
+from engine.tls import Certificate
 from gateway.cli.root import main
 from gateway.config.settings import Settings, SettingsError, load
 from gateway.processes import extras
@@ -30,6 +31,9 @@ tls_cert = "/tls/engine.pem"
 tls_key = "/tls/engine.key"
 tls_client_ca = "/tls/ca.pem"
 server_name = "engines"
+register_ca = "/tls/ca.pem"
+register_cert = "/tls/engine.pem"
+register_cert_key = "/tls/engine.key"
 """
 
 
@@ -55,6 +59,7 @@ def test_an_engine_takes_the_options_of_its_pool_and_its_node(tmp_path: Path) ->
     given = (options.register_key, options.tls_cert, options.tls_key, options.tls_client_ca)
     assert given == tuple(tmp_path / name for name in files)
     assert (options.server_name, options.drain_timeout) == ("engines", 30)
+    assert options.register_certificate == Certificate(*(str(tmp_path / name) for name in ("ca.pem", *files[1:3])))
 
 
 def test_an_address_of_redis_with_a_password_is_not_handed_on(tmp_path: Path) -> None:
@@ -84,6 +89,10 @@ def test_ray_reserves_what_an_engine_needs(tmp_path: Path) -> None:
         (RAY + POOL, "redis.url"),
         (REDIS + POOL, "ray.register_key"),
         (REDIS + RAY + 'tls_cert = "/tls/engine.pem"\n' + POOL, "belong together"),
+        (
+            REDIS + RAY + 'register_cert = "/tls/redis.pem"\nregister_cert_key = "/tls/redis.key"\n' + POOL,
+            "register_ca",
+        ),
     ],
 )
 def test_what_is_missing_is_named(text: str, problem: str, tmp_path: Path) -> None:

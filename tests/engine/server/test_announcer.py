@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from engine.registration import INDEX_KEY, LEASE_KEY, LIFETIME, Lease, opened
 from engine.server import announcer as announcer_module
 from engine.server.announcer import Announcer, read_key
+from engine.tls import Certificate
 from tests.engine.test_registration import KEY, LEASE
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +102,13 @@ def test_an_address_that_cannot_be_read_is_not_told(url: str) -> None:
     with pytest.raises(ValueError, match="--register: ") as refused:
         Announcer(url, KEY)
     assert "se" not in str(refused.value).replace("sentinel", "")
+
+
+def test_certificates_that_are_of_no_use_are_refused(tmp_path: Path) -> None:
+    files = Certificate(str(tmp_path / "none.pem"))
+    for url, says in (("rediss://host", "none.pem"), ("redis://host", "TLS"), ("cluster://host", "TLS")):
+        with pytest.raises(ValueError, match=f"--register: .*{says}"):
+            Announcer(url, KEY, files)
 
 
 def test_a_key_is_read(tmp_path: Path) -> None:

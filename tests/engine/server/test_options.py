@@ -55,10 +55,14 @@ def test_what_does_not_fit_is_refused_by_name(words: list[str], message: str) ->
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
+REGISTERED: dict[str, Path | str] = {"register": "rediss://host", "register_key": Path("k")}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"tls_cert": Path("c"), "tls_key": Path("k")}, "belong together: give all three"),
+        (REGISTERED | {"register_cert": Path("c"), "register_cert_key": Path("k")}, "belong together: give all three"),
         ({"speculate": "draft"}, "--speculate draft needs --draft-model"),
         ({"draft_model": Path("d")}, "--draft-model is of no use with --speculate off"),
         ({"probes": "http://0.0.0.0:9002"}, "--probes: give HOST:PORT"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable
@@ -12,12 +13,13 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from engine.server.announcer import Announcer
+from engine.tls import Certificate
 from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
 from tests.gateway.storage.operations import everything
 from tests.ports import free_port
-from tests.redis_topologies import Node, cluster, cluster_url, folder, replicated
+from tests.redis_topologies import NAME, Node, cluster, cluster_url, folder, replicated
 from tests.redis_topologies import eventually as until
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +34,11 @@ async def run(serve: Serve, engine: EngineThread, url: str) -> None:
         for served, its_peer in ((one, other), (other, one)):
             await eventually(lambda s=served, p=its_peer: p.gateway.presence.id in s.gateway.presence.others)
         await everything(one, other)
+
+
+def tls_files(server: Certificate) -> dict[str, Any]:
+    """Options of a server with a certificate, which wants one of its clients."""
+    return {"tls-cert-file": server.certificate, "tls-key-file": server.key, "tls-ca-cert-file": server.authority}
 
 
 def errors(node: Node, **options: Any) -> set[str]:
@@ -120,13 +127,41 @@ async def test_engines_announce_themselves_to_the_primary_of_sentinels() -> None
         assert other.ask("DBSIZE") == 0
 
 
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+async def test_engines_announce_themselves_with_their_certificates(kind: str, tmp_path: Path) -> None:
+    """Sentinels and nodes take nobody without one."""
+    authority = Authority(tmp_path, "ours")
+    files, own = tls_files(authority.issue("127.0.0.1")), authority.issue("engine.internal")
+    options = {"ssl": True, "ssl_ca_certs": own.authority, "ssl_certfile": own.certificate, "ssl_keyfile": own.key}
+    with folder() as path, contextlib.ExitStack() as stack:
+        port, watch = free_port(), free_port()
+        more = {"cluster-enabled": "yes", "tls-cluster": "yes"} if kind == "cluster" else {}
+        node = Node(path / "server", port, **{"tls-port": port, **files, **more})
+        stack.callback(node.kill)
+        node.start()
+        until(lambda: node.ask("PING", **options), "it answers")
+        url = f"cluster://127.0.0.1:{port}?tls=true"
+        if kind == "cluster":
+            node.ask("CLUSTER ADDSLOTS", *range(16384), **options)
+            until(lambda: node.ask("CLUSTER INFO", **options)["cluster_state"] == "ok", "it has all slots")
+        else:
+            monitor = f"sentinel monitor {NAME} 127.0.0.1 {port} 1"
+            sentinel = Node(path / "sentinel", watch, monitor, **{"tls-port": watch, "tls-replication": "yes", **files})
+            stack.callback(sentinel.kill)
+            sentinel.start("--sentinel")
+            until(lambda: sentinel.ask("PING", **options), "it watches")
+            url = f"sentinel://127.0.0.1:{watch}/{NAME}?tls=true"
+        async with Announcer(url, bytes(32), own).announced(lambda: LEASE):
+            await eventually(lambda: node.ask("DBSIZE", **options) == 2)
+        assert node.ask("DBSIZE", **options) == 0
+
+
 async def test_tls_with_certificates_of_both_sides(serve: Serve, engine: EngineThread, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ours")
     server, client = authority.issue("127.0.0.1"), authority.issue("gateway.internal")
     with folder() as path:
         port = free_port()
-        files = {"tls-cert-file": server.certificate, "tls-key-file": server.key, "tls-ca-cert-file": authority.file}
-        node = Node(path / "server", port, **{"tls-port": port, **files})
+        node = Node(path / "server", port, **{"tls-port": port, **tls_files(server)})
         options = {"ssl": True, "ssl_ca_certs": authority.file}
         options |= {"ssl_certfile": client.certificate, "ssl_keyfile": client.key}
         try:
