@@ -48,6 +48,8 @@ class FleetConfig:
     """Mean length of prompts, `output_tokens` that of answers, as far as they are assumed: a replica's capacity depends
     on both, and what an answer will need is not known before some have ended."""
     output_tokens: float = 128.0
+    on_demand: int | None = None
+    """Replicas on machines that stay; the others are on spot machines. None: all stay."""
     shared: bool = True
     """Whether prompts have prefixes in common, so that the placement looks for them."""
 
@@ -124,6 +126,7 @@ class _Node:
     scheduler: Scheduler
     phase: ReplicaPhase = ReplicaPhase.STARTING
     asked: float = 0.0
+    spot: bool = False
     gone: bool = False
     plan: StepPlan | None = None
     busy: float = 0.0
@@ -155,13 +158,19 @@ class Fleet:
         for _ in range(config.replicas):
             self._ready(self._ask(0.0), 0.0)
 
-    def serve(self, arrivals: Iterable[Arrival], losses: Iterable[float] = ()) -> FleetRun:
-        """Run all arrivals, which come in order, to their end. At each of `losses` the busiest replica is lost.
+    def serve(
+        self, arrivals: Iterable[Arrival], losses: Iterable[float] = (), reclaims: Iterable[float] = ()
+    ) -> FleetRun:
+        """Run all arrivals, which come in order, to their end. Replicas are paid until the last one.
 
-        Replicas are paid until the last arrival.
+        Args:
+            losses: times at which the busiest replica is lost.
+            reclaims: times at which all spot machines are taken away.
         """
         for at in losses:
             self._later(at, self._lose)
+        for at in reclaims:
+            self._later(at, self._reclaim)
         if self._sizer is not None:
             self._later(self._config.look_seconds, self._look)
         now = 0.0
@@ -271,6 +280,8 @@ class Fleet:
     def _ask(self, now: float) -> _Node:
         self._numbers += 1
         node = _Node(f"replica-{self._numbers}", now, Scheduler(self._config.scheduler, simulated_model()), asked=now)
+        staying = sum(not each.spot and each.phase is not ReplicaPhase.DRAINING for each in self._nodes)
+        node.spot = self._config.on_demand is not None and staying >= self._config.on_demand
         self._nodes.append(node)
         return node
 
@@ -305,6 +316,13 @@ class Fleet:
         if ready:
             node = max(ready, key=lambda each: len(each.flights))
             self._remove(node, now)
+            self._move(node, now)
+
+    def _reclaim(self, now: float) -> None:
+        taken = [node for node in self._nodes if node.spot]
+        for node in taken:
+            self._remove(node, now)
+        for node in taken:
             self._move(node, now)
 
     # Size
@@ -350,6 +368,7 @@ class Fleet:
             in_flight=len(node.scheduler),
             slots=self._config.scheduler.max_running,
             kv_share=1 - pool.available / pool.total,
+            spot=node.spot,
         )
 
     def _resize(self, decision: ScaleDecision, now: float) -> None:

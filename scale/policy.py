@@ -277,10 +277,11 @@ def _target(
 
 
 def _bounded(target: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int:
-    bounded = min(max(target, bounds.min_replicas), bounds.max_replicas)
+    least = max(bounds.min_replicas, bounds.on_demand if target else 0)
+    bounded = min(max(target, least), bounds.max_replicas)
     if bounded != target:
-        which = "max_replicas" if bounded < target else "min_replicas"
-        text = f"{which} is {bounded}, not {target}"
+        lower = "min_replicas" if least == bounds.min_replicas else "on_demand_replicas"
+        text = f"{'max_replicas' if bounded < target else lower} is {bounded}, not {target}"
         reasons.append(ScaleReason(ScaleReasonKind.BOUNDS, text, alert=bounded < target))
     return bounded
 
@@ -305,7 +306,7 @@ def _fallback(
     if desired <= ready:
         return desired, None
     since = memory.short_since if memory.short_since is not None and ready <= memory.ready else signal.time
-    least = max(ready + 1, bounds.min_replicas)
+    least = max(ready + 1, bounds.min_replicas, bounds.on_demand)
     if signal.time - since < policy.patience * policy.start_seconds or desired <= least:
         return desired, since
     text = f"no replica became ready for {signal.time - since:.0f} s: asks for {least} instead of {desired}"
@@ -326,7 +327,8 @@ def _affordable(desired: int, present: int, draining: int, bounds: PoolBounds, r
 def _victims(ready: Sequence[PoolReplica], count: int, forced: float, policy: ScalePolicy) -> tuple[str, ...]:
     """Choose replicas to drain, at most `count`: `forced` ones, and more while the others hold what is in flight.
 
-    Spot machines go first, of those the ones with the fewest requests, then with the fewest blocks of their own.
+    Spot machines go first, so that those that stay are left, of those the ones with the fewest requests, then with the
+    fewest blocks of their own.
     """
     order = sorted(ready, key=lambda each: (not each.spot, each.in_flight, each.unique_prefix, each.id))
     in_flight = sum(each.in_flight for each in ready)

@@ -72,6 +72,8 @@ class PoolBounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_replicas: int = 1
     """0 lets the pool sleep."""
     max_replicas: int = 1
+    on_demand: int = 0
+    """Fewest replicas on machines that are not taken away at short notice, unless the pool sleeps."""
     spare: int = 0
     """Replicas beyond what the work needs: 1 bears the loss of a replica."""
     budget: float | None = None
@@ -84,10 +86,13 @@ class PoolBounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("min_replicas must not be negative, nor above max_replicas")
         if self.max_replicas < 1 or self.spare < 0:
             raise ValueError("max_replicas must be at least 1, spare must not be negative")
+        if not 0 <= self.on_demand <= self.max_replicas:
+            raise ValueError("on_demand_replicas must not be negative, nor above max_replicas")
         if self.price < 0 or (self.budget is not None and self.price == 0):
             raise ValueError("price must not be negative, and positive where there is a budget")
-        if self.affordable < self.min_replicas:
-            raise ValueError(f"the budget pays {self.affordable} replicas, fewer than min_replicas")
+        for name, least in (("min_replicas", self.min_replicas), ("on_demand_replicas", self.on_demand)):
+            if self.affordable < least:
+                raise ValueError(f"the budget pays {self.affordable} replicas, fewer than {name}")
 
     @property
     def affordable(self) -> float:

@@ -38,9 +38,9 @@ class RayReplicas:
         self._told = {name: replica.told for name, replica in found.items() if replica.told is not None}
         return list(self._told.values())
 
-    async def start(self, pool: str) -> None:
+    async def start(self, pool: str, *, stays: bool = False) -> None:
         """See `Actuator`. Where no node has room, Ray's autoscaler adds one."""
-        name, section = f"{pool}-{time.time_ns():016x}", self._pools[pool]
+        name, section = f"{pool}-{time.time_ns():016x}{cluster.STAYS if stays else ''}", self._pools[pool]
         await asyncio.to_thread(
             cluster.begin, ReplicaActor, name, bundle(section, self._settings), engine_start(self._settings, section)
         )

@@ -1,7 +1,7 @@
 """What a cluster holds of an installation: a placement group for each replica, and an actor of the same name in it.
 
 Both outlive whoever made them, and nothing else is remembered: whoever looks finds the replicas again. Names are
-`<tier>-<time of the start in hex>`.
+`<tier>-<time of the start in hex>`, and end in `-stays` for a replica that is not to be on a spot machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ CONTROLLER = "controller"
 HEAD = {"node:__internal_head__": 0.001}
 """A resource that only the head node has: the installation's secret need not be on others."""
 
-_NAME = re.compile(r"(?P<tier>[a-z]+)-(?P<start>[0-9a-f]{16})")
+STAYS = "-stays"
+_NOT_SPOT = {"ray.io/market-type": "!spot"}
+_NAME = re.compile(rf"(?P<tier>[a-z]+)-(?P<start>[0-9a-f]{{16}})(?:{STAYS})?")
 
 
 class NoCluster(Exception):
@@ -75,7 +77,13 @@ def find(name: str) -> Any:
 
 def begin(actor: type, name: str, bundle: Mapping[str, float], start: EngineStart) -> None:
     """Reserve resources on one node and have an actor start there; where there is no room, both wait for a node."""
-    group = placement_group([dict(bundle)], strategy="STRICT_PACK", name=_group(name), lifetime="detached")
+    group = placement_group(
+        [dict(bundle)],
+        strategy="STRICT_PACK",
+        name=_group(name),
+        lifetime="detached",
+        bundle_label_selector=[_NOT_SPOT] if name.endswith(STAYS) else None,
+    )
     ray.remote(actor).options(
         name=name,
         lifetime="detached",
@@ -120,6 +128,7 @@ def look(before: Mapping[str, StartedReplica] = MappingProxyType({})) -> dict[st
             told: StartedReplica | None = _unheard(name, "its actor has ended; the logs of Ray say why")
         else:
             told = _answer(calls.get(name), before.get(name, _unheard(name)))
+        told = told and replace(told, stays=name.endswith(STAYS))
         nodes = rows[_group(name)]["bundles_to_node_id"].values() if placed[name] else ()
         found[name] = RayReplica(told=told, node=next((addresses.get(node, "") for node in nodes), ""))
     return found

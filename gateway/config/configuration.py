@@ -72,6 +72,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "engines",
             "max_replicas",
             "min_replicas",
+            "on_demand_replicas",
             "replica_price",
             "spare_replicas",
             "start_seconds",

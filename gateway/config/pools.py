@@ -66,6 +66,15 @@ class PoolSettings(Section, frozen=True):
             "decides."
         ),
     ] = None
+    on_demand_replicas: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Fewest engines on machines that are not spot machines, unless the pool sleeps. They are "
+            "started first, and end last.",
+        ),
+    ] = 0
     spare_replicas: Annotated[
         int,
         Meta(ge=0, le=1000, description="Engines beyond what the load needs: 1 bears the loss of an engine."),
@@ -203,6 +212,7 @@ class PoolSettings(Section, frozen=True):
         return PoolBounds(
             min_replicas=self.min_replicas,
             max_replicas=max(1, self.min_replicas) if self.max_replicas is None else self.max_replicas,
+            on_demand=self.on_demand_replicas,
             spare=self.spare_replicas,
             budget=self.budget,
             price=self.replica_price,
@@ -249,6 +259,8 @@ def _check_replicas(pool: PoolSettings) -> None:
     except ValueError as error:
         raise SettingsError(f"pools: the {pool.tier} pool: {error}") from error
     if pool.max_replicas is None:
+        if pool.on_demand_replicas:
+            raise SettingsError(f"pools: on_demand_replicas of the {pool.tier} pool needs max_replicas")
         if pool.own and pool.min_replicas != 1:
             raise SettingsError(
                 f"pools: min_replicas of the {pool.tier} pool is {pool.min_replicas}, but `serve` starts one engine: "
@@ -268,7 +280,7 @@ def _check_window(pool: PoolSettings, window: PoolWindow, bounds: PoolBounds) ->
         raise ValueError("a window in which it may sleep needs min_replicas = 0 of the pool, so that turns wait for it")
     high = window.bounds.max_replicas
     low = pool.min_replicas if window.min_replicas is None else window.min_replicas
-    if high is not None and low > high:
-        raise ValueError(f"min_replicas is {low} in a window, above its max_replicas, {high}")
+    if high is not None and max(low, pool.on_demand_replicas) > high:
+        raise ValueError(f"max_replicas of a window is {high}, below min_replicas or on_demand_replicas")
     if low > bounds.affordable:
         raise ValueError(f"the budget pays {bounds.affordable:g} replicas, fewer than min_replicas of a window, {low}")

@@ -112,7 +112,7 @@ class LocalReplicas:
         finally:
             del self._pools[pool.tier]
 
-    async def start(self, pool: str) -> None:
+    async def start(self, pool: str, *, stays: bool = False) -> None:
         """See `Actuator`."""
         if self._ended or pool not in self._pools:
             return

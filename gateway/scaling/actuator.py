@@ -22,6 +22,8 @@ class StartedReplica(Struct, frozen=True, kw_only=True):
     """When this state began, in seconds since 1970."""
     reason: str = ""
     """Why it failed."""
+    stays: bool = False
+    """Whether it was asked for on a machine that stays."""
 
 
 class Actuator(Protocol):
@@ -37,8 +39,12 @@ class Actuator(Protocol):
     async def replicas(self) -> Sequence[StartedReplica]:
         """Return all that were started and have not ended."""
 
-    async def start(self, pool: str) -> None:
-        """Begin to start one more engine of a pool."""
+    async def start(self, pool: str, *, stays: bool = False) -> None:
+        """Begin to start one more engine of a pool.
+
+        Args:
+            stays: whether its machine must not be one that may be taken away at short notice.
+        """
 
     async def stop(self, name: str, seconds: float) -> None:
         """Begin to end an engine: no new requests, running ones have so many seconds, the rest goes on elsewhere.
@@ -55,7 +61,7 @@ class NoActuator:
     async def replicas(self) -> Sequence[StartedReplica]:
         return ()
 
-    async def start(self, pool: str) -> None:
+    async def start(self, pool: str, *, stays: bool = False) -> None:
         raise NotImplementedError(f"nobody here starts engines of the {pool} pool")
 
     async def stop(self, name: str, seconds: float) -> None:

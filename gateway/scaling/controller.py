@@ -255,8 +255,10 @@ class Controller:
             if present > decision.desired:
                 await self._actuator.stop(each.name, 0)
                 present -= 1
-        for _ in range(min(decision.desired - present, most)):
-            await self._actuator.start(pool.tier)
+        staying = sum(not each.spot for each in signal.of(ReplicaPhase.READY) if each.id not in decision.victims)
+        staying += sum(each.stays for each in starting)
+        for number in range(min(decision.desired - present, most)):
+            await self._actuator.start(pool.tier, stays=staying + number < pool.on_demand_replicas)
 
 
 def _asked_for(before: PoolRecord | None, leases: Sequence[Lease]) -> list[StartedReplica]:

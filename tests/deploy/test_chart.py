@@ -204,6 +204,9 @@ def test_spot_machines_hold_what_follows_the_load_and_others_stay() -> None:
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (1, 11)
     query = 'clamp_min(max(roundhouse_pool_desired_replicas{pool="small"}) - 1, 0)'
     assert scaled["triggers"][0]["metadata"]["query"] == query
+    [text] = [each["data"]["roundhouse.toml"] for each in of_kind(objects, "ConfigMap") if "configuration" in
+              component(each)]  # fmt: skip
+    assert [pool.get("on_demand_replicas") for pool in tomllib.loads(text)["pools"]] == [1, None, None]
 
 
 def test_without_a_controller_each_engine_counts_once() -> None:

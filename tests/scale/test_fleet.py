@@ -32,12 +32,12 @@ def arrivals(number: int, rate: float, output: int = 16, prompt: int = 64) -> li
     return [Arrival(at / rate, "", [next(_fresh)] + [0] * (prompt - 1), output) for at in range(number)]
 
 
-def policy(most: int = 20) -> Sizer:
+def policy(most: int = 20, **bounds: int) -> Sizer:
     memory = PoolMemory()
 
     def sizer(signal: PoolSignal, busy: float) -> ScaleDecision:
         nonlocal memory
-        decision, memory = decide(signal, memory, PoolBounds(max_replicas=most))
+        decision, memory = decide(signal, memory, PoolBounds(max_replicas=most, **bounds))
         return decision
 
     return sizer
@@ -85,6 +85,37 @@ def test_requests_of_lost_replicas_go_on_with_the_tokens_that_they_have() -> Non
     moved = [outcome for outcome in run.outcomes if outcome.moves]
     assert 0 < len(moved) <= 100
     assert run.replica_seconds == pytest.approx(10.0 + 20.0 + run.seconds)
+
+
+def test_replicas_that_stay_answer_while_spot_machines_are_taken_away() -> None:
+    """Load for three replicas, of which all but those that stay are lost at once, and come back a minute later."""
+    rate = 3.0 / SLOW.capacity.work(64, 16)
+    coming = arrivals(round(360 * rate), rate)
+    answered = {}
+    for stay in (0, 2):
+        config = replace(SLOW, replicas=4, start_seconds=60.0, on_demand=stay)
+        run = Fleet(config, policy(on_demand=stay)).serve(coming, reclaims=(200.0,))
+        assert {outcome.tokens for outcome in run.outcomes} == {16}
+        assert min(size.ready for size in run.sizes if size.time > 200) == stay
+        assert run.sizes[-1].ready >= 4
+        answered[stay] = sum(200 < (outcome.first_token or 0.0) < 260 for outcome in run.outcomes)
+    assert answered[0] == 0 and answered[2] > 60
+
+
+def test_a_pool_shrinks_to_the_replicas_that_stay() -> None:
+    rate = 3.0 / SLOW.capacity.work(64, 16)
+    coming = arrivals(round(120 * rate), rate)
+    coming += [replace(each, at=each.at + 120) for each in arrivals(90, rate=0.1)]
+    seen: list[PoolSignal] = []
+    sizer = policy(on_demand=2)
+
+    def watch(signal: PoolSignal, busy: float) -> ScaleDecision:
+        seen.append(signal)
+        return sizer(signal, busy)
+
+    Fleet(replace(SLOW, replicas=4, start_seconds=60.0, on_demand=2), watch).serve(coming)
+    assert [each.spot for each in seen[0].replicas] == [False] * 2 + [True] * 2
+    assert [each.spot for each in seen[-1].replicas] == [False] * 2
 
 
 def test_what_does_not_end_before_the_drain_moves() -> None:

@@ -93,6 +93,13 @@ def test_a_pool_that_may_sleep_does_so_after_a_while_without_requests() -> None:
     assert pool.look(wanted=1).desired == 1
 
 
+def test_replicas_on_machines_that_stay_are_the_fewest_until_the_pool_sleeps() -> None:
+    pool = Pool(ready(5), PoolBounds(min_replicas=0, max_replicas=10, on_demand=3))
+    assert pool.run(400).desired == 3
+    assert pool.look().reasons[-1].text == "on_demand_replicas is 3, not 1"
+    assert pool.run(600).desired == 0
+
+
 def test_the_victims_are_spot_machines_then_those_with_the_least_to_lose() -> None:
     pool = Pool(())
     pool.replicas = (

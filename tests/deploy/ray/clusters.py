@@ -87,12 +87,12 @@ class RayCluster:
     def address(self) -> str:
         return f"{HEAD}:{self.port}"
 
-    def head(self, *, autoscaler: dict[str, Any] | None = None) -> None:
+    def head(self, *, labels: str = "", autoscaler: dict[str, Any] | None = None) -> None:
         """Start the head node, or start it again with the state that it had."""
         # Names a head that may be dead; its nodes on this machine would make Ray believe that it is not.
         (self.folder / "ray_current_cluster").unlink(missing_ok=True)
         options = ["--head", "--node-ip-address", HEAD, "--port", str(self.port), "--include-dashboard", "false"]
-        options += ["--temp-dir", str(self.folder), *_size(1)]
+        options += ["--temp-dir", str(self.folder), *_size(1), *(["--labels", labels] if labels else [])]
         environment = {**self.environment, **self.of_head, "RAY_REDIS_ADDRESS": self._state}
         if autoscaler is not None:
             file = self.folder / "autoscaler.json"

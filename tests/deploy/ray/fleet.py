@@ -25,6 +25,7 @@ from tests.e2e.test_failures import Outage, eventually
 POOL = """
 registered = true
 min_replicas = {low}
+on_demand_replicas = {on_demand}
 max_replicas = 3
 kv_tokens = 4096
 start_seconds = 20
@@ -114,8 +115,8 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(low: int) -> Iterator[Fleet]:
-    """Args: low: engines that there are at least."""
+def fleet(low: int, on_demand: int = 0) -> Iterator[Fleet]:
+    """Args: low: engines that there are at least; on_demand: of these on machines that are not spot machines."""
     secret = secrets.token_hex(32)
     with tempfile.TemporaryDirectory(prefix="rh-") as folder, contextlib.ExitStack() as stack:
         key = Path(folder, "engines.key")
@@ -132,7 +133,8 @@ def fleet(low: int) -> Iterator[Fleet]:
         server.start()
         head = {"ROUNDHOUSE_SECRET": secret, "ROUNDHOUSE_REDIS_URL": server.url}
         patient = {"ROUNDHOUSE_TURNS_QUEUE_TIMEOUT": "90", "ROUNDHOUSE_TURNS_MOVE_TIMEOUT": "60"}
-        running = Installation(tiers=("small",), tables=POOL.format(low=low, key=key), **head, **patient)
+        tables = POOL.format(low=low, on_demand=on_demand, key=key)
+        running = Installation(tiers=("small",), tables=tables, **head, **patient)
         stack.callback(running.close)
         it = Outage(running, server)
         stack.callback(it.client.close)

@@ -77,6 +77,17 @@ def test_an_engine_on_a_cluster_answers_and_ends() -> None:
 
 
 @pytest.mark.deep
+def test_an_engine_that_is_to_stay_waits_for_a_node_that_is_no_spot_machine() -> None:
+    with fleet(low=1, on_demand=1) as it:
+        it.cluster.head(labels="ray.io/market-type=spot")
+        it.ray("up")
+        eventually(lambda: [each["reason"] for each in it.status()["replicas"]] == ["waits for a node with room"], 60)
+        it.cluster.node(SECOND)
+        assert list(it.wait_ready(1).values()) == [SECOND]
+        assert all(name.endswith("-stays") for name in it.names())
+
+
+@pytest.mark.deep
 async def test_each_node_has_the_engine_that_there_is_room_for(pair: Fleet) -> None:
     assert sorted(pair.placed().values()) == [HEAD, SECOND]
     assert await pair.under_load(lambda: None) > 0

@@ -138,10 +138,19 @@ def test_bounds_that_cannot_be_are_refused(configure: Callable[[str], None]) -> 
         ('engines = ["ws://127.0.0.1:1"]\nmax_replicas = 2', "leave out either"),
         ("max_replicas = 2\nbudget = 5", "price must not be negative, and positive where there is a budget"),
         ("max_replicas = 2\nbudget = 5\nreplica_price = 6", "fewer than min_replicas"),
+        ("on_demand_replicas = 1", "on_demand_replicas of the small pool needs max_replicas"),
+        ("max_replicas = 2\non_demand_replicas = 3", "nor above max_replicas"),
+        (
+            "max_replicas = 3\non_demand_replicas = 3\nbudget = 5\nreplica_price = 2",
+            "the budget pays 2 replicas, fewer than on_demand_replicas",
+        ),
         (f"windows = [{{ {TIMES}, min_replicas = 1 }}]", "windows need max_replicas"),
         (f"max_replicas = 2\nwindows = [{{ {TIMES} }}]", "a window needs min_replicas or max_replicas"),
         (f"max_replicas = 2\nwindows = [{{ {TIMES}, min_replicas = 0 }}]", "needs min_replicas = 0 of the pool"),
-        (f"max_replicas = 9\nmin_replicas = 3\nwindows = [{{ {TIMES}, max_replicas = 2 }}]", "is 3 in a window"),
+        (
+            f"max_replicas = 9\nmin_replicas = 3\nwindows = [{{ {TIMES}, max_replicas = 2 }}]",
+            "is 2, below min_replicas",
+        ),
         (
             f"max_replicas = 2\nbudget = 5\nreplica_price = 2\nwindows = [{{ {TIMES}, min_replicas = 3 }}]",
             "fewer than min_replicas of a window, 3",

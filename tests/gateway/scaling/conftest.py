@@ -51,10 +51,10 @@ class Fleet:
     async def replicas(self) -> Sequence[StartedReplica]:
         return list(self.started.values())
 
-    async def start(self, pool: str) -> None:
+    async def start(self, pool: str, *, stays: bool = False) -> None:
         name = f"{pool}-{len(self.told)}"
-        self.told.append(("start", pool))
-        self.started[name] = StartedReplica(name=name, pool=pool, state="starting", since=self._clock())
+        self.told.append(("start", pool, "stays") if stays else ("start", pool))
+        self.started[name] = StartedReplica(name=name, pool=pool, state="starting", since=self._clock(), stays=stays)
 
     async def stop(self, name: str, seconds: float) -> None:
         self.told.append(("stop", name, seconds))

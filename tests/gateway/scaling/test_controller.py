@@ -209,6 +209,21 @@ async def test_operators_set_bounds(redis: Redis) -> None:
     assert (record.min_replicas, record.max_replicas) == (1, 4)
 
 
+async def test_engines_on_machines_that_stay_are_started_first(redis: Redis) -> None:
+    """And again when one of them is gone."""
+    pool = Pool(redis, min_replicas=3, on_demand_replicas=2)
+    await pool.look()
+    assert pool.fleet.told == [("start", "small", "stays"), ("start", "small", "stays"), ("start", "small")]
+    first, second, third = pool.fleet.started
+    for name in (first, second, third):
+        await pool.fleet.ready(name, spot=name == third)
+    await pool.look()
+    assert len(pool.fleet.told) == 3
+    await pool.fleet.end(first)
+    await pool.look()
+    assert pool.fleet.told[3:] == [("start", "small", "stays")]
+
+
 async def test_a_window_holds_at_its_time_until_an_operator_sets_something_else(redis: Redis) -> None:
     pool = Pool(redis, min_replicas=1, scaling={"hold_seconds": 1.0})
     now = datetime.fromtimestamp(pool.clock.now, UTC)
