@@ -36,7 +36,7 @@ from gateway.access.tickets import Tickets
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings, demo_settings
 from gateway.engines.arrival import ArrivalState
-from gateway.errors import ApiError
+from gateway.errors import ApiError, ContextLengthExceeded
 from gateway.http import feedback, page, responses, tickets
 from gateway.http.exchange import JsonResponse, on_error
 from gateway.limits.limiter import Limiter
@@ -145,6 +145,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Seconds between deltas."""
     cost: int | None = None
     """Micro-dollars."""
+    input_tokens: int = 30
     call: tuple[str, str] | None = None
     """Name and arguments of a function call after the text."""
     hold_at: int | None = None
@@ -158,6 +159,8 @@ class ScriptedPipeline:
         self.answers: dict[str, Answer] = {}
         self.turns: list[Turn] = []
         """All turns that ran, so that tests see what was asked."""
+        self.room: int | None = None
+        """Most messages that find room in the context; None: any number."""
         self._gate = asyncio.Event()
 
     async def run(self, turn: Turn) -> None:
@@ -165,6 +168,8 @@ class ScriptedPipeline:
         answer = self.answers.get(turn.conversation[-1].content, Answer())
         if answer.refusal:
             raise answer.refusal
+        if self.room is not None and len(turn.conversation) > self.room:
+            raise ContextLengthExceeded(f"{len(turn.conversation)} messages are more than {self.room}")
         turn.append(
             Routed(
                 tier=answer.tier,
@@ -179,13 +184,17 @@ class ScriptedPipeline:
         )
         written = await self._write(turn, answer)
         turn.append(LimitState((LimitReading("output_tokens_per_minute", "tenant", 200_000, 199_000, 0.3),)))
-        usage = TokenUsage(30, 16, written)
+        usage = TokenUsage(answer.input_tokens, 16, written)
         if turn.cancelled:
             turn.append(Finished("cancelled", usage))
         elif answer.failure:
             turn.append(Finished("error", usage, answer.failure))
         else:
             turn.append(Finished("stop", usage, cost=answer.cost))
+
+    async def count(self, turn: Turn) -> dict[str, list[int]]:
+        """Return a token for each word."""
+        return {"scripted": [0 for message in turn.conversation for _ in message.content.split()]}
 
     async def _write(self, turn: Turn, answer: Answer) -> int:
         self._gate.clear()
@@ -210,8 +219,13 @@ class ScriptedPipeline:
         self._gate.set()
 
 
+CONTEXT = 1000
+"""Tokens of the scripted models' context."""
+
+
 async def _models(request: Request) -> Response:
-    models: list[dict[str, str]] = [{"id": f"scripted-{tier}", "type": "chat"} for tier in ("small", "large")]
+    context = {"type": "chat", "context_length": CONTEXT}
+    models: list[dict[str, Any]] = [{"id": f"scripted-{tier}", **context} for tier in ("small", "large")]
     adapter = {"id": "pirate", "type": "chat", "parent": "scripted-small", "description": "answers like a pirate"}
     return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
 

@@ -172,6 +172,7 @@ def shared_server(redis_url: str) -> Iterator[ScriptedServer]:
 def server(shared_server: ScriptedServer) -> ScriptedServer:
     shared_server.pipeline.answers.clear()
     shared_server.pipeline.turns.clear()
+    shared_server.pipeline.room = None
     return shared_server
 
 

@@ -141,3 +141,54 @@ def test_pauses_between_attempts_grow_and_stay_bounded(page: Page) -> None:
     )
     assert shortest == [100] * 12
     assert longest == [500, 1000, 2000, 4000, 8000, *[15000] * 7]
+
+
+KEPT = """async () => {
+  const { kept, requested, oldestHalf } = await import("/static/js/context.js");
+  const { newTurn } = await import("/static/js/turn.js");
+  const turn = (id, more = {}) => ({
+    ...newTurn({ id, parent: null, question: id, model: "auto", now: 0 }), status: "completed", text: "text", ...more,
+  });
+  const ids = (turns) => turns.map(({ id }) => id).join("");
+  const first = turn("S", { summary: true, omits: ["a", "b"] });
+  const second = turn("T", { summary: true, omits: ["S", "c"] });
+  const branch = [turn("a"), turn("b"), turn("c"), first, turn("d"), second, turn("e")];
+  const failed = { ...first, text: "", status: "failed" };
+  return [
+    ids(kept(branch)),
+    ids(requested(branch.slice(0, 6))),
+    ids(requested(branch.slice(0, 4))),
+    ids(kept([...branch.slice(0, 3), failed, turn("d")])),
+    ids(oldestHalf(branch.slice(0, 5))),
+    ids(oldestHalf([turn("a", { status: "failed" })])),
+    ids(oldestHalf([turn("a"), turn("b", { text: "long ".repeat(100) }), turn("c")])),
+  ];
+}"""
+
+
+def test_summaries_are_summarised(page: Page) -> None:
+    """A summary comes first, stands for what it was made of, and is itself left out by the next one."""
+    assert page.evaluate(KEPT) == ["Tde", "ScT", "abS", "abcd", "Sc", "", "ab"]
+
+
+FORMATS = """async (given) => {
+  const { formatOf, definitionOf } = await import("/static/js/settings.js");
+  return given.map(([type, definition]) => {
+    const format = formatOf(type, definition);
+    return [format, definitionOf(format)];
+  });
+}"""
+
+
+def test_each_form_of_an_answer_is_what_the_api_takes(page: Page) -> None:
+    """And can be changed later: its definition is found again."""
+    formats: dict[str, tuple[str, dict[str, Any]]] = {
+        "json_object": ("", {}),
+        "choice": ("yes\nno", {"choices": ["yes", "no"]}),
+        "regex": ("[0-9]+", {"pattern": "[0-9]+"}),
+        "grammar": ('start: "a"', {"syntax": "lark", "definition": 'start: "a"'}),
+    }
+    made = page.evaluate(FORMATS, [[type, text] for type, (text, _) in formats.items()])
+    assert made == [[{"type": type, **rest}, text] for type, (text, rest) in formats.items()]
+    [[gbnf, _]] = page.evaluate(FORMATS, [["grammar", 'root ::= "a"']])
+    assert gbnf == {"type": "grammar", "syntax": "gbnf", "definition": 'root ::= "a"'}

@@ -30,6 +30,7 @@ export const loadConfig = () => request("ui/config.json");
  * @property {string} name what a request names
  * @property {string | undefined} parent an adapter's base model
  * @property {string} title what it is, for people
+ * @property {number | undefined} context tokens that its context has
  */
 
 /**
@@ -41,7 +42,24 @@ export const loadConfig = () => request("ui/config.json");
 export async function loadModels(key) {
   const { data } = await request("v1/models", { headers: authorization(key) });
   const chatting = data.filter(({ type }) => type === "chat");
-  return chatting.map(({ id, parent, description }) => ({ name: id, parent, title: description ?? "" }));
+  return chatting.map(({ id, parent, description, context_length }) => ({
+    name: id,
+    parent,
+    title: description ?? "",
+    context: context_length,
+  }));
+}
+
+/**
+ * Tokens of a text as a question.
+ *
+ * @param {string} key
+ * @param {string} model
+ * @param {string} input
+ * @returns {Promise<number>}
+ */
+export async function countTokens(key, model, input) {
+  return (await request("v1/responses/input_tokens", posted(key, { model, input }))).input_tokens;
 }
 
 /**
@@ -62,12 +80,14 @@ export async function getTicket(key) {
  * @param {"up" | "down" | null} rating
  */
 export async function sendFeedback(key, responseId, rating) {
-  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, {
-    method: "POST",
-    headers: { ...authorization(key), "content-type": "application/json" },
-    body: JSON.stringify({ rating }),
-  });
+  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, { rating }));
 }
+
+const posted = (key, body) => ({
+  method: "POST",
+  headers: { ...authorization(key), "content-type": "application/json" },
+  body: JSON.stringify(body),
+});
 
 const authorization = (key) => ({ authorization: `Bearer ${key}` });
 

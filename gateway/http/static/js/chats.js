@@ -11,6 +11,7 @@
  */
 
 import { Conversation } from "./conversation.js";
+import { renamed } from "./tree.js";
 
 export class Chats {
   /** @param {Parts} parts */
@@ -45,6 +46,16 @@ export class Chats {
     if (!kept && !this.live.has(id)) return false;
     this.#show(id, kept?.saved ?? null);
     return true;
+  }
+
+  /** Begin a conversation of its own with a copy of the branch that ends with a turn of the one that is shown. */
+  fork(turn) {
+    const { tree, settings, temporary } = this.current;
+    const turns = renamed(tree.path(turn.id), newId);
+    const saved = { turns, leaf: turns.at(-1).id, settings };
+    const id = newId();
+    if (!temporary) this.parts.history.save(id, saved);
+    this.#show(id, saved, temporary);
   }
 
   /** A conversation is deleted: its answer under way is stopped, and nothing of it is kept any more. */

@@ -9,9 +9,11 @@
  * @typedef {object} Parts
  * @property {{get: () => string, set: (value: string) => void}} draft
  * @property {(text: string) => void} onsend
+ * @property {() => boolean} attached whether there is something to be sent without a text, too
  * @property {() => void} onstop
  * @property {() => void} onuse the user begins to write
  * @property {() => void} onup the user goes up from an empty field
+ * @property {() => void} onslash the user begins an empty field with a slash
  */
 
 /** Whether the browser makes a text field as high as its text. */
@@ -40,6 +42,10 @@ export class Composer {
         event.preventDefault();
         parts.onup();
       }
+      if (event.key === "/" && message.value === "" && !event.isComposing) {
+        event.preventDefault();
+        parts.onslash();
+      }
       // An Enter that ends an input method's composition is no Enter; some browsers say so by its code 229 only.
       if (event.key !== "Enter" || event.isComposing || event.keyCode === 229) return;
       if (event.shiftKey || event.altKey || this.touch.matches) return;
@@ -49,7 +55,7 @@ export class Composer {
     message.addEventListener("input", () => {
       parts.draft.set(message.value);
       parts.onuse();
-      this.#show();
+      this.show();
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.busy && !event.isComposing && !document.querySelector("dialog[open]")) {
@@ -62,14 +68,22 @@ export class Composer {
   /** @param {boolean} busy whether an answer is under way */
   setBusy(busy) {
     this.busy = busy;
-    this.#show();
+    this.show();
   }
 
   /** @param {string} text */
   write(text) {
     this.message.value = text;
     this.parts.draft.set(text);
-    this.#show();
+    this.show();
+  }
+
+  /** Put a text where the cursor is, and go on from there. @param {string} text */
+  insert(text) {
+    const { selectionStart, selectionEnd } = this.message;
+    this.message.setRangeText(text, selectionStart, selectionEnd, "end");
+    this.message.dispatchEvent(new Event("input", { bubbles: true }));
+    this.message.focus();
   }
 
   focus() {
@@ -79,15 +93,16 @@ export class Composer {
 
   #send() {
     const text = this.message.value.trim();
-    if (!text) return;
+    if (!text && !this.parts.attached()) return;
     this.write("");
     this.parts.onsend(text);
   }
 
-  #show() {
+  /** Show whether there is something to send, or to stop. */
+  show() {
     this.button.dataset.busy = String(this.busy);
     this.button.setAttribute("aria-label", this.busy ? "Stop" : "Send");
-    this.button.disabled = !this.busy && this.message.value.trim() === "";
+    this.button.disabled = !this.busy && this.message.value.trim() === "" && !this.parts.attached();
     if (GROWS) return;
     this.message.style.height = "auto";
     this.message.style.height = `${this.message.scrollHeight}px`;

@@ -14,8 +14,10 @@
  * @property {() => number} [now] milliseconds
  */
 
+import { oldestHalf, requested, SUMMARISE } from "./context.js";
+import { fieldsOf } from "./settings.js";
 import { Tree } from "./tree.js";
-import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
+import { abandon, applyEvent, contentOf, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
 
@@ -28,8 +30,10 @@ export class Conversation {
    * @param {import("./tree.js").Saved} [saved] of before a reload
    * @param {{temporary?: boolean}} [options] temporary: the server is to keep nothing of it either
    */
-  constructor(parts, { turns, leaf } = { turns: [], leaf: null }, { temporary = false } = {}) {
+  constructor(parts, { turns, leaf, settings = {} } = { turns: [], leaf: null }, { temporary = false } = {}) {
     this.parts = parts;
+    /** What the next questions are sent with. */
+    this.settings = settings;
     this.temporary = temporary;
     this.now = parts.now ?? (() => performance.now());
     this.tree = new Tree({ turns: turns.map((turn) => this.#revive(turn)), leaf });
@@ -55,14 +59,14 @@ export class Conversation {
    *
    * @param {string} question
    * @param {string} model `auto`, a tier or a model's name
-   * @param {{fresh?: boolean, parent?: string | null}} [options] fresh: the response cache must not answer;
-   *   parent: the turn that this one follows, the last one by default
+   * @param {{parent?: string | null} & import("./turn.js").Options} [options] parent: the turn that this one follows,
+   *   the last one by default
    */
-  ask(question, model, { fresh = false, parent = this.tree.leaf } = {}) {
+  ask(question, model, options = {}) {
     if (this.active) throw new Error("conversation: a turn is under way");
     const now = this.now();
-    const id = randomKey();
-    this.tree.add(newTurn({ id, parent, question, model, fresh, now }));
+    const given = { parent: this.tree.leaf, settings: this.settings, ...options };
+    this.tree.add(newTurn({ id: randomKey(), question, model, now, ...given }));
     this.sends = 0;
     this.whole = false;
     this.key = randomKey();
@@ -74,12 +78,36 @@ export class Conversation {
   /** Ask a question again: after a failure, or for another answer beside the one that there is. */
   retry(turn, model) {
     if (this.active) return;
-    this.ask(turn.question, model, { fresh: true, parent: turn.parent });
+    const { parent, attachments, omits, summary } = turn;
+    const settings = summary ? {} : this.settings;
+    this.ask(turn.question, model, { fresh: true, parent, attachments, omits, summary, settings });
   }
 
-  /** Ask another question in the place of one. */
-  edit(turn, question, model) {
-    if (!this.active) this.ask(question, model, { parent: turn.parent });
+  /** Ask another question in the place of one, or put another text in the place of a summary. */
+  edit(turn, text, model) {
+    if (this.active) return;
+    const { parent, attachments, omits } = turn;
+    if (turn.summary) this.#rewrite(turn, text);
+    else this.ask(text, model, { parent, attachments, omits });
+  }
+
+  /** The oldest turns that are read for a turn, or for the next one: those that make room by not being read. */
+  oldest(turn) {
+    return oldestHalf(turn ? [...this.tree.path(turn.parent), turn] : this.turns);
+  }
+
+  /** Ask a question again without the oldest turns. */
+  leaveOut(turn, model) {
+    if (!this.active) this.ask(turn.question, model, { ...this.#without(turn), attachments: turn.attachments });
+  }
+
+  /**
+   * Have a summary stand for the oldest turns.
+   *
+   * @param {Turn | null} turn a question that found no room, which is asked again after the summary; null: none is
+   */
+  summarise(turn, model) {
+    if (!this.active) this.ask(SUMMARISE, model, { ...this.#without(turn), summary: true, settings: {} });
   }
 
   /** Show the version of a turn that was asked before (-1) or after (1) it. */
@@ -93,12 +121,19 @@ export class Conversation {
   }
 
   /** Take over answers that another tab has added; those to the last question shown are shown. */
-  merge({ turns }) {
+  merge({ turns, settings }) {
+    this.settings = settings ?? this.settings;
     // Those that are here stay the same objects, which the page shows.
     const known = this.tree.turns;
     for (const turn of turns) if (isOver(turn) && !known.has(turn.id)) known.set(turn.id, turn);
     const last = this.turns.at(-1);
     if (last) this.tree.show(last);
+  }
+
+  /** Set what the next questions are sent with. */
+  configure(settings) {
+    this.settings = settings;
+    this.#save();
   }
 
   /** The server has noted what the user thinks of an answer. */
@@ -153,6 +188,29 @@ export class Conversation {
     if (event.type === "response.created" && turn.stopping) this.#cancel(turn);
     if (event.type === "response.created" || isOver(turn)) this.#save();
     this.parts.onchange(turn);
+    if (turn.summary && (turn.status === "completed" || turn.status === "incomplete")) this.#goOn(turn);
+  }
+
+  /** What makes a turn one that follows a turn's parent and has the oldest turns left out. */
+  #without(turn) {
+    const ids = this.oldest(turn).map(({ id }) => id);
+    return { parent: turn ? turn.parent : this.tree.leaf, omits: [...(turn?.omits ?? []), ...ids] };
+  }
+
+  /** A summary has been written: ask the question that found no room. */
+  #goOn({ id, parent }) {
+    const waiting = this.tree.after(parent).findLast(({ failure }) => failure?.code === "context_length_exceeded");
+    if (waiting) this.ask(waiting.question, waiting.model, { parent: id, attachments: waiting.attachments });
+  }
+
+  /** Put a text in the place of a summary, and ask again what followed it. */
+  #rewrite(turn, text) {
+    const id = randomKey();
+    const next = this.tree.after(turn.id).at(-1);
+    this.tree.add({ ...turn, id, text, responseId: null, route: null, usage: null, cost: null, rating: null });
+    this.parts.onlist();
+    this.#save();
+    if (next) this.ask(next.question, next.model, { parent: id, attachments: next.attachments });
   }
 
   #create() {
@@ -163,17 +221,19 @@ export class Conversation {
       return;
     }
     const earlier = this.turns.slice(0, -1);
-    const previous = this.whole || this.temporary ? null : previousResponse(earlier);
+    const whole = this.whole || this.temporary || turn.omits.length > 0;
+    const previous = whole ? null : previousResponse(earlier);
     const key = this.whole ? `${this.key}-whole` : this.key;
-    const event = { type: "response.create", model: turn.model, idempotency_key: key };
+    const event = { type: "response.create", model: turn.model, idempotency_key: key, ...fieldsOf(turn.settings) };
     if (previous) {
       event.previous_response_id = previous;
-      event.input = turn.question;
+      event.input = turn.attachments.length > 0 ? [{ role: "user", content: contentOf(turn) }] : turn.question;
     } else {
-      event.input = messages(this.turns);
+      event.input = messages(requested(this.turns));
     }
     if (this.temporary) event.store = false;
-    if (turn.fresh) event.roundhouse = { cache: "no-store" };
+    const cache = turn.fresh ? "no-store" : turn.settings.cache;
+    if (cache) event.roundhouse = { cache };
     if (this.#send(event, turn)) this.sends += 1;
   }
 
@@ -203,7 +263,7 @@ export class Conversation {
   }
 
   #save() {
-    this.parts.save(this.tree.saved);
+    this.parts.save({ ...this.tree.saved, settings: this.settings });
   }
 
   /** A turn from before a reload. Its text is fetched from the beginning: the server has all of it. */

@@ -4,8 +4,7 @@
 
 /** By error code. */
 const WORDS = {
-  context_length_exceeded:
-    "This conversation has become longer than the model can read. Start a new chat, or ask with a shorter text.",
+  context_length_exceeded: "This conversation has become longer than the model can read.",
   draining: "The server is restarting. Ask again in a moment.",
   engine_failed: "The model that was answering failed. What it said so far is kept; ask again.",
   gateway_lost: "The server that was answering is gone. What it said so far is kept; ask again.",

@@ -7,11 +7,13 @@
  * @property {string} id
  * @property {string} title the first question, until it is renamed
  * @property {boolean} pinned
+ * @property {string} [folder] its name; none or empty: in no folder
  * @property {number} updated milliseconds since the epoch
  *
  * @typedef {{entry: Entry, saved: Saved}} Kept a whole conversation
  */
 
+import { done, openDatabase } from "./database.js";
 import { merged } from "./tree.js";
 
 const DATABASE = "roundhouse";
@@ -35,7 +37,7 @@ export class History {
   /** @returns {Promise<History>} */
   static async open() {
     try {
-      return new History(await opened());
+      return new History(await openDatabase(DATABASE, { entries: { keyPath: "id" }, trees: {} }));
     } catch {
       return new History(null);
     }
@@ -82,11 +84,14 @@ export class History {
     }));
   }
 
-  /** Change what the list shows of a conversation. */
-  async describe(id, { title, pinned }) {
-    await this.#change(id, (kept) =>
-      kept ? { ...kept, entry: { ...kept.entry, ...(title && { title }), ...(pinned !== undefined && { pinned }) } } : null,
-    );
+  /**
+   * Change what the list shows of a conversation.
+   *
+   * @param {string} id
+   * @param {{title?: string, pinned?: boolean, folder?: string}} changes
+   */
+  async describe(id, changes) {
+    await this.#change(id, (kept) => (kept ? { ...kept, entry: { ...kept.entry, ...changes } } : null));
   }
 
   /**
@@ -158,25 +163,9 @@ export class History {
   }
 }
 
-/** @returns {Promise<IDBDatabase>} */
-function opened() {
-  const request = indexedDB.open(DATABASE, 1);
-  request.onupgradeneeded = () => {
-    request.result.createObjectStore("entries", { keyPath: "id" });
-    request.result.createObjectStore("trees");
-  };
-  return done(request);
-}
-
-/** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
-const done = (request) =>
-  new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-
 /** @param {Saved} saved */
 function titleOf({ turns }) {
-  const question = turns[0].question.trim().replace(/\s+/g, " ");
+  const [{ question: asked, attachments }] = turns;
+  const question = (asked.trim() || attachments[0].name).replace(/\s+/g, " ");
   return question.length > TITLE ? `${question.slice(0, TITLE - 1)}…` : question;
 }

@@ -14,16 +14,19 @@ const SAID = {
 /** @typedef {import("./turn.js").Turn} Turn */
 
 const NOT_TAKEN = "Not taken";
+const FULL = new Set(["leave-out", "summarise", "anew"]);
 
 export class LogView {
   /**
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
    * @param {{context: object, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
-   *   onrate: (turn: Turn, rating: "up" | "down" | null) => Promise<boolean>}} options context: see `TurnView`;
-   *   versions: a turn and those asked in its place; onrate: whether the server has noted it
+   *   onrate: (turn: Turn, rating: "up" | "down" | null) => Promise<boolean>, onfork: (turn: Turn) => void,
+   *   onfull: (turn: Turn, way: "leave-out" | "summarise" | "anew") => void}} options context: see `TurnView`;
+   *   versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the reader has
+   *   chosen what to do about a full context
    */
-  constructor({ log, welcome, status }, { context, versions, onretry, onedit, onwalk, onrate }) {
+  constructor({ log, welcome, status }, { context, versions, onretry, onedit, onwalk, onrate, onfork, onfull }) {
     this.log = log;
     this.welcome = welcome;
     this.status = status;
@@ -40,6 +43,8 @@ export class LogView {
       const view = this.#viewOf(button);
       if (action === "retry") onretry(view.turn);
       else if (action === "edit") view.edit((question) => onedit(view.turn, question));
+      else if (action === "fork") onfork(view.turn);
+      else if (FULL.has(action)) onfull(view.turn, action);
       else if (action === "earlier") this.#walk(view, -1, onwalk);
       else if (action === "later") this.#walk(view, 1, onwalk);
       else if (action === "rate") this.#rate(button);

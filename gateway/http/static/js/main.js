@@ -3,9 +3,9 @@
 import { getTicket, loadConfig, loadModels, sendFeedback } from "./api.js";
 import { comingLine } from "./coming.js";
 import { Chats } from "./chats.js";
-import { Composer } from "./composer.js";
 import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
+import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { exampleQuestions } from "./examples.js";
@@ -17,7 +17,8 @@ import { followEnd } from "./scroll.js";
 import { Sidebar } from "./sidebar.js";
 import { remembered, storageOf } from "./storage.js";
 import { themeSwitch } from "./theme.js";
-import { download, fromFile, toText } from "./transfer.js";
+import { download, fromFile, toMarkdown, toText } from "./transfer.js";
+import { isOver } from "./turn.js";
 
 const CONFIG_PAUSE = 2000;
 
@@ -43,6 +44,8 @@ const context = {
       cardOpen.set(open ? "open" : "");
     },
   },
+  turnOf: (id) => chats.current.tree.turns.get(id),
+  oldest: (turn) => chats.current.oldest(turn),
 };
 
 const askForKey = keyDialog({ dialog: byId("key-dialog"), input: byId("key"), error: byId("key-error") }, (given) => {
@@ -70,26 +73,27 @@ const chats = new Chats({
   history,
   onchange: (turn) => {
     view.show(turn);
-    composer.setBusy(chats.current.active !== undefined);
+    if (isOver(turn)) dock.show();
   },
   onlist: () => {
     view.list(chats.current.turns);
-    composer.setBusy(chats.current.active !== undefined);
+    dock.show();
     address();
   },
 });
 history.onchange((id, elsewhere) => elsewhere && chats.changed(id));
 
-const composer = new Composer(
-  { form: byId("composer"), message: byId("message"), send: byId("send") },
-  {
-    draft: remembered(ofTab, "draft"),
-    onsend: ask,
-    onstop: () => chats.current.stop(),
-    onuse,
-    onup: () => view.editLast(),
-  },
-);
+const dock = new Dock({
+  chats,
+  picker: models,
+  key,
+  draft: remembered(ofTab, "draft"),
+  presets: remembered(ofBrowser, "presets"),
+  onask: ask,
+  onsummarise: () => asked(() => chats.current.summarise(null, models.value())),
+  onuse,
+  onup: () => view.editLast(),
+});
 
 const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
@@ -100,6 +104,8 @@ const view = new LogView(
     onedit: (turn, question) => asked(() => chats.current.edit(turn, question, models.value())),
     onwalk: (turn, step) => chats.current.walk(turn, step),
     onrate: rate,
+    onfork: fork,
+    onfull: makeRoom,
   },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
@@ -114,11 +120,15 @@ drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar")
 byId("new-chat").addEventListener("click", () => begin());
 byId("temporary").addEventListener("click", () => begin({ temporary: true }));
 byId("export").addEventListener("click", async () => download("roundhouse-conversations.json", toText(await history.all())));
+byId("markdown").addEventListener("click", async () => {
+  const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
+  download("roundhouse-conversation.md", toMarkdown(title, chats.current.turns));
+});
 byId("import").addEventListener("change", async ({ target }) => {
   try {
     const all = await fromFile(target.files[0]);
     for (const kept of all) await history.restore(kept);
-    say(`${all.length} conversations were imported.`);
+    say(all.length === 1 ? "One conversation was imported." : `${all.length} conversations were imported.`);
   } catch (error) {
     say(error.message);
   }
@@ -165,7 +175,7 @@ async function open(id) {
   if (!id || !(await chats.open(id))) return begin();
   sidebar.draw();
   toEnd();
-  composer.focus();
+  dock.focus();
 }
 
 function onremoved(id) {
@@ -176,7 +186,7 @@ function onremoved(id) {
 function begin(options) {
   chats.begin(options);
   sidebar.draw();
-  composer.focus();
+  dock.focus();
 }
 
 function say(text) {
@@ -184,15 +194,32 @@ function say(text) {
   byId("told").textContent = text;
 }
 
-function ask(question) {
-  asked(() => chats.current.ask(question, models.value()));
+function ask(question, attachments = []) {
+  asked(() => chats.current.ask(question, models.value(), { attachments }));
+}
+
+/** Do what the reader has chosen for a question that found no room in the context. */
+function makeRoom(turn, way) {
+  const { current } = chats;
+  if (way === "summarise") asked(() => current.summarise(turn, models.value()));
+  else if (way === "leave-out") asked(() => current.leaveOut(turn, models.value()));
+  else {
+    begin({ temporary: current.temporary });
+    dock.write(turn.question, turn.attachments);
+  }
+}
+
+function fork(turn) {
+  chats.fork(turn);
+  toEnd();
+  dock.focus();
 }
 
 /** After a question the focus is where the next one is written, also if the button that had it is gone. */
 function asked(asking) {
   asking();
   toEnd();
-  composer.focus();
+  dock.focus();
 }
 
 /** Whether the server has taken the rating. */
@@ -226,7 +253,7 @@ async function start() {
   showComing(config);
   if (!key.get() && config.key) key.set(config.key);
   view.list(chats.current.turns);
-  composer.setBusy(chats.current.active !== undefined);
+  dock.show();
   if (!key.get()) {
     badge("refused", {});
     askForKey();
@@ -241,6 +268,7 @@ async function listModels() {
   try {
     const offered = await loadModels(key.get());
     models.models(offered);
+    dock.models(offered);
     offerExamples(offered);
   } catch {
     // The tiers can be picked without the list; a refused key shows when connecting.

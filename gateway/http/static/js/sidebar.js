@@ -1,4 +1,4 @@
-/** The list of conversations: by day, found by their words, renamed, pinned, deleted and brought back. */
+/** The list of conversations: by folder and day, found by their words, renamed, pinned, deleted and brought back. */
 
 import { el, icon } from "./dom.js";
 
@@ -40,11 +40,9 @@ export class Sidebar {
     const entries = await (words ? this.parts.history.search(words) : this.parts.history.list());
     if (drawn !== this.drawn || this.list.querySelector("form")) return; // a newer list is coming, or a title is written
     const focused = this.#nameOf(document.activeElement);
-    const groups = new Map();
-    for (const entry of entries) groups.set(group(entry), [...(groups.get(group(entry)) ?? []), entry]);
     this.list.replaceChildren(
-      ...[...groups].flatMap(([name, members]) => [
-        el("h3", {}, name),
+      ...groups(entries).flatMap(({ name, folder, members }) => [
+        el("h3", { dir: "auto" }, folder ? icon("folder") : null, name),
         el("ul", {}, ...members.map((entry) => this.#item(entry))),
       ]),
     );
@@ -73,6 +71,7 @@ export class Sidebar {
         { class: "acts" },
         act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
         act("Rename", "edit", (event) => this.#rename(event.currentTarget.closest("li"), entry)),
+        act("Move to a folder", "folder", (event) => this.#move(event.currentTarget.closest("li"), entry)),
         act("Delete", "bin", () => this.#remove(entry)),
       ),
     );
@@ -80,21 +79,42 @@ export class Sidebar {
 
   #rename(item, { id, title }) {
     const input = el("input", { type: "text", "aria-label": "Title", maxlength: 200, value: title });
-    const form = el("form", {}, input);
-    const leave = async (renamed) => {
+    this.#write(item, id, input, (renamed) => (renamed ? { title: renamed } : {}));
+  }
+
+  /** Ask for the folder, whose name may be a new one; without a name the conversation leaves its folder. */
+  async #move(item, { id, folder = "" }) {
+    const folders = new Set((await this.parts.history.list()).map((entry) => entry.folder).filter(Boolean));
+    const known = el("datalist", { id: "folders" }, ...[...folders].map((name) => el("option", { value: name })));
+    const input = el("input", {
+      type: "text",
+      "aria-label": "Folder",
+      placeholder: "No folder",
+      maxlength: 100,
+      value: folder,
+      list: "folders",
+      autocomplete: "off",
+    });
+    this.#write(item, id, input, (name) => ({ folder: name }), known);
+  }
+
+  /** Have something of a conversation written in its place in the list. */
+  #write(item, id, input, changes, ...more) {
+    const form = el("form", {}, input, ...more);
+    const leave = async (changed) => {
       form.remove();
-      if (renamed) await this.parts.history.describe(id, { title: renamed });
+      if (changed) await this.parts.history.describe(id, changed);
       await this.draw();
       this.list.querySelector(`a[href="#/c/${id}"]`)?.focus();
     };
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      leave(input.value.trim());
+      leave(changes(input.value.trim()));
     });
     input.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
-      leave("");
+      leave(null);
     });
     item.replaceChildren(form);
     input.select();
@@ -119,12 +139,28 @@ export class Sidebar {
   }
 }
 
-function group({ pinned, updated }) {
-  if (pinned) return "Pinned";
-  const day = new Date(updated);
+/** Pinned ones first, then folders by name, then days. @param {import("./history.js").Entry[]} entries newest first */
+function groups(entries) {
+  const found = new Map();
+  for (const entry of entries) {
+    const folder = !entry.pinned && Boolean(entry.folder);
+    const name = entry.pinned ? "Pinned" : entry.folder || day(entry.updated);
+    const key = `${folder} ${name}`; // a folder may be called like a day
+    if (!found.has(key)) found.set(key, { name, folder, members: [] });
+    found.get(key).members.push(entry);
+  }
+  const all = [...found.values()];
+  const pinned = all.filter(({ members }) => members[0].pinned);
+  const folders = all.filter(({ folder }) => folder).sort((one, other) => one.name.localeCompare(other.name));
+  return [...pinned, ...folders, ...all.filter((group) => !pinned.includes(group) && !group.folder)];
+}
+
+/** @param {number} updated */
+function day(updated) {
+  const then = new Date(updated);
   const today = new Date();
-  if (day.toDateString() === today.toDateString()) return "Today";
+  if (then.toDateString() === today.toDateString()) return "Today";
   today.setDate(today.getDate() - 1);
-  if (day.toDateString() === today.toDateString()) return "Yesterday";
-  return day.toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
+  if (then.toDateString() === today.toDateString()) return "Yesterday";
+  return then.toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
 }

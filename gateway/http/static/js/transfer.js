@@ -1,4 +1,4 @@
-/** Conversations to a file and back: everything, as JSON. */
+/** Conversations to a file and back: everything as JSON, one branch as markdown. */
 
 import { isOver, newTurn } from "./turn.js";
 
@@ -17,22 +17,43 @@ const FIELDS = {
   cost: ["number", "null", "undefined"],
   failure: ["object", "null"],
   rating: ["string", "null"],
+  summary: ["boolean", "undefined"],
+  attachments: ["object", "undefined"],
+  omits: ["object", "undefined"],
+  settings: ["object", "undefined"],
 };
 
 /** @param {import("./history.js").Kept[]} all @returns {string} */
 export function toText(all) {
   const names = ["id", "parent", "question", "model", "fresh", ...Object.keys(FIELDS)];
-  const conversations = all.map(({ entry, saved: { turns, leaf } }) => ({
+  const conversations = all.map(({ entry, saved: { turns, leaf, settings } }) => ({
     ...entry,
     leaf,
+    settings,
     turns: turns.filter(isOver).map((turn) => Object.fromEntries(names.map((name) => [name, turn[name]]))),
   }));
   return JSON.stringify({ format: FORMAT, version: 1, conversations });
 }
 
+/**
+ * A branch for people to read.
+ *
+ * @param {string} title
+ * @param {import("./turn.js").Turn[]} turns
+ */
+export function toMarkdown(title, turns) {
+  const parts = turns.filter(isOver).flatMap(({ question, attachments, text, route, model, summary }) => [
+    ...(summary ? [] : ["## Question", question, ...attachments.map(({ name }) => `Attached: ${name}`)]),
+    `## ${summary ? "Summary" : "Answer"} (${route?.model ?? model})`,
+    text,
+  ]);
+  return [`# ${title}`, ...parts.map((part) => part.trim()).filter(Boolean)].join("\n\n") + "\n";
+}
+
 /** Have the browser save a text as a file. */
 export function download(name, text) {
-  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const type = name.endsWith(".md") ? "text/markdown" : "application/json";
+  const address = URL.createObjectURL(new Blob([text], { type }));
   const link = document.createElement("a");
   link.href = address;
   link.download = name;
@@ -53,32 +74,40 @@ export async function fromFile(file) {
   } catch {
     throw new Error("This file is no JSON.");
   }
-  if (given?.format !== FORMAT || given.version !== 1 || !Array.isArray(given.conversations)) {
-    throw new Error("This file was not exported by this page.");
-  }
+  const ours = given?.format === FORMAT && given.version === 1 && Array.isArray(given.conversations);
+  if (!ours && !Array.isArray(given)) throw new Error("This file was not exported by this page.");
   try {
-    return given.conversations.map(conversation);
+    return ours ? given.conversations.map(conversation) : (await import("./imports.js")).imported(given);
   } catch (error) {
-    throw new Error(`This file has a conversation that cannot be read: ${error.message}.`);
+    throw new Error(`This file cannot be read: ${error.message}.`);
   }
 }
 
-function conversation({ id, title, pinned, updated, turns, leaf }) {
+function conversation({ id, title, pinned, folder = "", updated, turns, leaf, settings = {} }) {
   expect(id, ["string"], "id");
   expect(title, ["string"], "title");
+  expect(folder, ["string"], "folder");
   expect(updated, ["number"], "updated");
-  if (!Array.isArray(turns) || turns.length === 0) throw new Error("it has no turns");
-  return { entry: { id, title, pinned: pinned === true, updated }, saved: { turns: turns.map(turn), leaf } };
+  expect(settings, ["object"], "settings");
+  if (!Array.isArray(turns) || turns.length === 0) throw new Error("a conversation has no turns");
+  const entry = { id, title, pinned: pinned === true, updated, ...(folder && { folder }) };
+  return { entry, saved: { turns: turns.map(turn), leaf, settings } };
 }
 
 /** @returns {import("./turn.js").Turn} */
 function turn(given) {
   for (const name of ["id", "question", "model"]) expect(given?.[name], ["string"], name);
   expect(given.parent, ["string", "null"], "parent");
-  const made = newTurn({ ...given, now: null });
+  const { id, parent, question, model, fresh = false } = given;
+  const made = newTurn({ id, parent, question, model, fresh, now: null });
   for (const [name, kinds] of Object.entries(FIELDS)) {
     expect(given[name], kinds, name);
-    made[name] = given[name];
+    if (given[name] !== undefined) made[name] = given[name];
+  }
+  for (const name of made.omits) expect(name, ["string"], "omits");
+  for (const file of made.attachments) {
+    expect(file.name, ["string"], "attachments");
+    expect(file.text, ["string"], "attachments");
   }
   // An answer that was under way is fetched by the browser that asked for it.
   if (!isOver(made)) throw new Error("an answer was still being written");

@@ -5,7 +5,10 @@
  * Pure: no page, no storage.
  *
  * @typedef {import("./turn.js").Turn} Turn
- * @typedef {{turns: Turn[], leaf: string | null}} Saved all turns, each after its parent, and the last one that is shown
+ * @typedef {object} Saved
+ * @property {Turn[]} turns all turns, each after its parent
+ * @property {string | null} leaf the last one that is shown
+ * @property {import("./settings.js").Settings} [settings] of the next questions
  */
 
 export class Tree {
@@ -14,20 +17,27 @@ export class Tree {
     /** @type {Map<string, Turn>} */
     this.turns = new Map();
     for (const turn of turns) {
-      this.turns.set(turn.id, { ...turn, parent: this.turns.has(turn.parent) ? turn.parent : null });
+      // Turns that were kept before there were attachments and summaries have none.
+      const given = { attachments: [], settings: {}, omits: [], summary: false, ...turn };
+      this.turns.set(turn.id, { ...given, parent: this.turns.has(turn.parent) ? turn.parent : null });
     }
     this.leaf = this.turns.has(leaf) ? leaf : (turns.at(-1)?.id ?? null);
   }
 
-  /** @returns {Saved} */
+  /** @returns {Saved} without settings */
   get saved() {
     return { turns: [...this.turns.values()], leaf: this.leaf };
   }
 
   /** @returns {Turn[]} the turns of the branch that is shown, the first one first */
   get branch() {
+    return this.path(this.leaf);
+  }
+
+  /** @returns {Turn[]} a turn and all that it follows, the first one first; none for null */
+  path(id) {
     const found = [];
-    for (let turn = this.turns.get(this.leaf); turn; turn = this.turns.get(turn.parent)) found.unshift(turn);
+    for (let turn = this.turns.get(id); turn; turn = this.turns.get(turn.parent)) found.unshift(turn);
     return found;
   }
 
@@ -56,7 +66,25 @@ export class Tree {
 }
 
 /**
- * Both trees' turns. Of a turn that is in both, the one that has seen more counts; the branch shown is the second's.
+ * A branch under ids of its own.
+ *
+ * @param {Turn[]} branch
+ * @param {() => string} newId
+ * @returns {Turn[]}
+ */
+export function renamed(branch, newId) {
+  const ids = new Map(branch.map(({ id }) => [id, newId()]));
+  return structuredClone(branch).map((turn) => ({
+    ...turn,
+    id: ids.get(turn.id),
+    parent: ids.get(turn.parent) ?? null,
+    omits: turn.omits.map((id) => ids.get(id) ?? id),
+  }));
+}
+
+/**
+ * Both trees' turns. Of a turn that is in both, the one that has seen more counts; the branch shown and the settings
+ * are the second's.
  *
  * @param {Saved} before
  * @param {Saved} now
@@ -68,5 +96,5 @@ export function merged(before, now) {
     const other = turns.get(turn.id);
     if (!other || other.endedAt === null || turn.sequence >= other.sequence) turns.set(turn.id, turn);
   }
-  return { turns: [...turns.values()], leaf: now.leaf };
+  return { ...now, turns: [...turns.values()] };
 }

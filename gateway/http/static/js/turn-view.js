@@ -4,6 +4,7 @@ import { el, icon } from "./dom.js";
 import { failureText } from "./failures.js";
 import { drawWithin } from "./formulas.js";
 import { highlightWithin } from "./highlight.js";
+import { namesOf, questionParts } from "./question.js";
 import { routeCard } from "./route-card.js";
 import { StreamRenderer } from "./stream.js";
 import { isOver } from "./turn.js";
@@ -18,7 +19,9 @@ const RATINGS = { up: "Good answer", down: "Bad answer" };
 export class TurnView {
   /**
    * @param {import("./turn.js").Turn} turn
-   * @param {{tiers: object, cards: {open: boolean}}} context
+   * @param {{tiers: object, cards: {open: boolean}, turnOf: (id: string) => import("./turn.js").Turn | undefined,
+   *   oldest: (turn: import("./turn.js").Turn) => import("./turn.js").Turn[]}} context oldest: the turns without which
+   *   a question that found no room may find it
    */
   constructor(turn, context) {
     this.turn = turn;
@@ -31,7 +34,7 @@ export class TurnView {
       "div",
       { class: "question" },
       el("h2", { class: "visually-hidden" }, "You"),
-      ...question(turn.question),
+      ...questionParts(turn, context.turnOf),
       el("div", { class: "question-actions" }, button("edit", "edit", "Edit")),
     );
     this.element = el(
@@ -78,14 +81,17 @@ export class TurnView {
   };
 
   /**
-   * Let the reader change the question, until it is asked or left.
+   * Let the reader change the question, or the text of a summary, until it is asked or left.
    *
-   * @param {(question: string) => void} onask
+   * @param {(text: string) => void} onask
    */
   edit(onask) {
     const shown = [...this.question.children];
-    const text = el("textarea", { "aria-label": "Question", rows: 3, maxlength: 200000, dir: "auto" });
-    text.value = this.turn.question;
+    const { summary, question, text: answer } = this.turn;
+    const before = summary ? answer : question;
+    const label = summary ? "Summary" : "Question";
+    const text = el("textarea", { "aria-label": label, rows: 3, maxlength: 200000, dir: "auto" });
+    text.value = before;
     const leave = () => {
       this.question.replaceChildren(...shown);
       this.question.querySelector("[data-action='edit']").focus();
@@ -94,14 +100,14 @@ export class TurnView {
       "form",
       { class: "edit" },
       text,
-      el("button", { type: "submit", class: "primary" }, "Ask"),
+      el("button", { type: "submit", class: "primary" }, summary ? "Use" : "Ask"),
       el("button", { type: "button", class: "quiet", onclick: leave }, "Cancel"),
     );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const question = text.value.trim();
+      const given = text.value.trim();
       leave();
-      if (question && question !== this.turn.question) onask(question);
+      if (given && given !== before) onask(given);
     });
     form.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return;
@@ -125,6 +131,7 @@ export class TurnView {
       if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
       if (turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
       if (turn.text && turn.responseId && turn.status !== "failed") actions.append(...this.#thumbs());
+      if (turn.text) actions.append(unlabelled(button("fork", "fork", "Continue in a conversation of its own")));
       if (this.version.of > 1) actions.append(this.#versions());
       parts.push(actions);
     }
@@ -139,7 +146,7 @@ export class TurnView {
     const { number, of } = this.version;
     const earlier = button("earlier", "back", "Earlier version");
     const later = button("later", "forward", "Later version");
-    for (const step of [earlier, later]) step.lastChild.className = "visually-hidden";
+    for (const step of [earlier, later]) unlabelled(step);
     earlier.toggleAttribute("disabled", number === 1);
     later.toggleAttribute("disabled", number === of);
     return el("span", { class: "versions" }, earlier, el("span", {}, `${number}/${of}`), later);
@@ -155,8 +162,7 @@ export class TurnView {
   #thumbs() {
     return Object.entries(RATINGS).map(([rating, label]) => {
       const thumb = button("rate", `thumb-${rating}`, label);
-      thumb.lastChild.className = "visually-hidden";
-      thumb.title = label;
+      unlabelled(thumb);
       thumb.dataset.rating = rating;
       thumb.setAttribute("aria-pressed", String(this.turn.rating === rating));
       return thumb;
@@ -164,38 +170,41 @@ export class TurnView {
   }
 
   #showFailure() {
-    const { failure } = this.turn;
+    const { failure, summary } = this.turn;
     if (!failure) return;
+    const full = failure.code === "context_length_exceeded" && !summary;
+    const { told, buttons } = full ? this.#waysOut() : { told: "", buttons: [] };
     this.failure.replaceChildren(
       el(
         "div",
         { class: "failure", role: "alert" },
         icon("alert"),
-        el("p", {}, failureText(failure, new Date())),
+        el("p", {}, `${failureText(failure, new Date())} ${told}`.trim()),
+        ...buttons,
         button("retry", "retry", "Retry"),
       ),
     );
   }
-}
 
-/** Lines of a question, or characters of about as many, beyond which it is folded. */
-const FOLD_LINES = 12;
-const FOLD_CHARACTERS = 1500;
-
-/** @param {string} text what was asked; a long one can be unfolded */
-function question(text) {
-  const shown = el("p", { dir: "auto" }, text);
-  if (text.split("\n").length <= FOLD_LINES && text.length <= FOLD_CHARACTERS) return [shown];
-  const fold = (folded) => {
-    shown.classList.toggle("folded", folded);
-    toggle.setAttribute("aria-expanded", String(!folded));
-    toggle.textContent = folded ? "Show all" : "Show less";
-  };
-  const toggle = el("button", { type: "button", class: "quiet fold" });
-  toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
-  fold(true);
-  return [shown, toggle];
+  /** What can be done about a full context. */
+  #waysOut() {
+    const oldest = this.context.oldest(this.turn);
+    const way = (action, label) => el("button", { type: "button", class: "quiet", "data-action": action }, label);
+    const anew = way("anew", "Start anew");
+    if (oldest.length === 0) return { told: "Ask with a shorter text.", buttons: [anew] };
+    return {
+      told: `The oldest turns are ${namesOf(oldest)}.`,
+      buttons: [way("leave-out", "Leave them out"), way("summarise", "Summarise them"), anew],
+    };
+  }
 }
 
 const button = (action, symbol, label) =>
   el("button", { type: "button", class: "quiet", "data-action": action }, icon(symbol), el("span", {}, label));
+
+/** Show a button's icon only. */
+function unlabelled(button) {
+  button.lastChild.className = "visually-hidden";
+  button.title = button.lastChild.textContent;
+  return button;
+}

@@ -12,11 +12,17 @@
  * @property {number | null} retryAfter seconds
  * @property {{name: string, subject: string} | null} [limit] the limit that was reached, and whose it is
  *
+ * @typedef {{name: string, text: string}} Attachment a text file
+ *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
  * @property {string | null} parent the turn that this one follows
  * @property {string} question
  * @property {string} model what was asked for: `auto`, a tier or a model's name
+ * @property {Attachment[]} attachments sent with the question
+ * @property {import("./settings.js").Settings} settings what was set when it was asked
+ * @property {string[]} omits ids of earlier turns that the model does not read from this one on
+ * @property {boolean} summary whether the answer is a summary that stands for the turns which it omits
  * @property {boolean} fresh whether the response cache must not answer
  * @property {Status} status
  * @property {boolean} stopping whether the user pressed Stop
@@ -46,16 +52,26 @@ const NEXT = {
 };
 
 /**
- * @param {{id: string, parent: string | null, question: string, model: string, fresh?: boolean, now: number}} given
+ * @typedef {object} Options what can be said of a question beside its text and model
+ * @property {boolean} [fresh]
+ * @property {Attachment[]} [attachments]
+ * @property {import("./settings.js").Settings} [settings]
+ * @property {string[]} [omits]
+ * @property {boolean} [summary]
+ */
+
+/**
+ * @param {{id: string, parent: string | null, question: string, model: string, now: number | null} & Options} given
  * @returns {Turn}
  */
-export function newTurn({ id, parent, question, model, fresh = false, now }) {
+export function newTurn({ now, ...given }) {
   return {
-    id,
-    parent,
-    question,
-    model,
-    fresh,
+    fresh: false,
+    attachments: [],
+    settings: {},
+    omits: [],
+    summary: false,
+    ...given,
     status: "sending",
     stopping: false,
     continuable: false,
@@ -155,8 +171,11 @@ export function abandon(turn, now) {
  * @returns {string | null}
  */
 export function previousResponse(turns) {
-  const last = turns.findLast((turn) => turn.status !== "failed");
-  return last?.continuable ? last.responseId : null;
+  const at = turns.findLastIndex((turn) => turn.status !== "failed");
+  const last = turns[at];
+  // The server's conversation has what was left out since, or is not the one that a summary stands in.
+  if (!last?.continuable || last.summary || turns.slice(at + 1).some(({ omits }) => omits.length > 0)) return null;
+  return last.responseId;
 }
 
 /**
@@ -168,9 +187,16 @@ export function messages(turns) {
   return turns
     .filter((turn) => turn.status !== "failed")
     .flatMap((turn) => [
-      { role: "user", content: turn.question },
+      { role: "user", content: contentOf(turn) },
       ...(turn.text && isOver(turn) ? [{ role: "assistant", content: turn.text }] : []),
     ]);
+}
+
+/** A question with its attachments, each a part of its own. @param {Turn} turn */
+export function contentOf({ question, attachments }) {
+  if (attachments.length === 0) return question;
+  const files = attachments.map(({ name, text }) => `<file name=${JSON.stringify(name)}>\n${text}\n</file>`);
+  return [...files, question].filter(Boolean).map((text) => ({ type: "input_text", text }));
 }
 
 /**

@@ -1,0 +1,119 @@
+/** Below the conversation: where the next question is written, what goes with it, and how much room there is for it. */
+
+import { countTokens } from "./api.js";
+import { Attachments } from "./attachments.js";
+import { Composer } from "./composer.js";
+import { contextMeter } from "./context-meter.js";
+import { byId } from "./dom.js";
+
+/** @typedef {import("./turn.js").Attachment} Attachment */
+/** @typedef {{get: () => string, set: (value: string) => void}} Memory */
+
+/**
+ * @typedef {object} Parts
+ * @property {import("./chats.js").Chats} chats
+ * @property {{value: () => string}} picker
+ * @property {Memory} key
+ * @property {Memory} draft
+ * @property {Memory} presets
+ * @property {(question: string, attachments: Attachment[]) => void} onask
+ * @property {() => void} onsummarise the conversation is to have its oldest turns summarised
+ * @property {() => void} onuse
+ * @property {() => void} onup
+ */
+
+export class Dock {
+  /** @param {Parts} parts */
+  constructor(parts) {
+    this.parts = parts;
+    /** Tokens that the models' contexts have, by name. */
+    this.lengths = new Map();
+    const form = byId("composer");
+    const message = byId("message");
+    this.attachments = new Attachments(
+      { form, message, chips: byId("chips"), pick: byId("attach"), refusal: byId("refusal") },
+      {
+        count: (text) => countTokens(parts.key.get(), parts.picker.value(), text),
+        onchange: () => this.composer.show(),
+        onback: (text) => this.composer.insert(text),
+      },
+    );
+    this.composer = new Composer(
+      { form, message, send: byId("send") },
+      {
+        draft: parts.draft,
+        attached: () => this.attachments.any,
+        onsend: (text) => parts.onask(text, this.attachments.take()),
+        onstop: () => parts.chats.current.stop(),
+        onuse: parts.onuse,
+        onup: parts.onup,
+        onslash: () => this.#prompts("/"),
+      },
+    );
+    this.meter = contextMeter({
+      line: byId("context"),
+      meter: byId("context-meter"),
+      figures: byId("context-figures"),
+      note: byId("context-note"),
+    });
+    byId("summarise").addEventListener("click", parts.onsummarise);
+    byId("settings").addEventListener("click", () => this.#settings());
+    byId("prompts").addEventListener("click", () => this.#prompts(""));
+    byId("model").addEventListener("change", () => this.show());
+  }
+
+  /** Show what belongs to the conversation as it is now. */
+  show() {
+    const { current } = this.parts.chats;
+    const set = Object.keys(current.settings).length;
+    byId("settings").setAttribute("aria-label", set > 0 ? `Settings (${set} set)` : "Settings");
+    byId("settings-count").textContent = set > 0 ? String(set) : "";
+    this.composer.setBusy(current.active !== undefined);
+    this.meter(current.turns, this.lengths, this.parts.picker.value());
+  }
+
+  /** @param {import("./api.js").Model[]} models those that there are now */
+  models(models) {
+    this.lengths = new Map(models.filter(({ context }) => context).map(({ name, context }) => [name, context]));
+    this.show();
+  }
+
+  /** Have this asked next, once the user wants it. @param {string} question @param {Attachment[]} attachments */
+  write(question, attachments) {
+    this.composer.write(question);
+    this.attachments.put(attachments);
+  }
+
+  focus() {
+    this.composer.focus();
+  }
+
+  async #settings() {
+    const loaded = await this.#loaded(import("./settings-dialog.js"));
+    if (!loaded) return;
+    this.settingsDialog ??= new loaded.SettingsDialog(this.parts.presets);
+    const { current } = this.parts.chats;
+    this.settingsDialog.show(current.settings, (settings) => {
+      current.configure(settings);
+      this.show();
+    });
+  }
+
+  /** @param {string} typed what has led here, and is a text after all if nothing is picked */
+  async #prompts(typed) {
+    const loaded = await this.#loaded(import("./prompts-dialog.js"));
+    if (!loaded) return this.composer.insert(typed);
+    this.promptsDialog ??= await loaded.PromptsDialog.open();
+    this.promptsDialog.show((text) => this.composer.insert(text), typed);
+  }
+
+  /** A module that is not needed before, or null after saying that it cannot be had. */
+  async #loaded(loading) {
+    try {
+      return await loading;
+    } catch {
+      this.attachments.refuse("The server cannot be reached.");
+      return null;
+    }
+  }
+}

@@ -1,0 +1,133 @@
+/** The library of prompts: found by their words, put into the message, written, changed and deleted. */
+
+import { el, icon } from "./dom.js";
+import { field } from "./field.js";
+import { filled, Prompts, variablesOf } from "./prompts.js";
+
+/** @typedef {import("./prompts.js").Prompt} Prompt */
+
+export class PromptsDialog {
+  /** @returns {Promise<PromptsDialog>} with the prompts that this browser keeps */
+  static async open() {
+    return new PromptsDialog(await Prompts.open());
+  }
+
+  /** @param {Prompts} prompts */
+  constructor(prompts) {
+    this.prompts = prompts;
+    this.picked = "";
+    this.body = el("div");
+    this.dialog = el(
+      "dialog",
+      { class: "panel", "aria-labelledby": "prompts-title" },
+      el("h2", { id: "prompts-title" }, "Prompts"),
+      this.body,
+    );
+    document.body.append(this.dialog);
+  }
+
+  /**
+   * @param {(text: string) => void} onpick
+   * @param {string} otherwise what counts as picked if nothing is
+   */
+  async show(onpick, otherwise) {
+    this.picked = otherwise;
+    this.dialog.addEventListener("close", () => onpick(this.picked), { once: true });
+    this.dialog.showModal();
+    await this.#list();
+  }
+
+  #pick(text) {
+    this.picked = text;
+    this.dialog.close();
+  }
+
+  async #list() {
+    const all = await this.prompts.list();
+    const find = el("input", { type: "search", "aria-label": "Search prompts", placeholder: "Search" });
+    const list = el("ul", { class: "prompts" });
+    const none = el("p", {});
+    const draw = () => {
+      const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const has = ({ name, text }, word) => `${name}\n${text}`.toLowerCase().includes(word);
+      const found = all.filter((prompt) => words.every((word) => has(prompt, word)));
+      list.replaceChildren(...found.map((prompt) => this.#item(prompt)));
+      none.textContent = all.length === 0 ? "No prompts yet." : "Nothing found.";
+      none.hidden = found.length > 0;
+    };
+    find.addEventListener("input", draw);
+    find.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      list.querySelector("button")?.click();
+    });
+    draw();
+    const write = button("New prompt", () => this.#write({ name: "", text: "" }));
+    const foot = el("div", { class: "panel-foot" }, write, button("Close", () => this.dialog.close()));
+    this.body.replaceChildren(find, list, none, foot);
+    find.focus();
+  }
+
+  /** @param {Prompt} prompt */
+  #item(prompt) {
+    const { name, text } = prompt;
+    const use = { type: "button", class: "prompt", dir: "auto", onclick: () => this.#use(prompt) };
+    const act = (label, symbol, onclick) => {
+      const named = { "aria-label": `${label}: ${name}`, title: label };
+      return el("button", { type: "button", class: "quiet", ...named, onclick }, icon(symbol));
+    };
+    const remove = async () => {
+      await this.prompts.remove(name);
+      await this.#list();
+    };
+    return el(
+      "li",
+      {},
+      el("button", use, el("strong", {}, name), ` ${text}`),
+      act("Change", "edit", () => this.#write(prompt)),
+      act("Delete", "bin", remove),
+    );
+  }
+
+  /** Put a prompt into the message, after its variables are given. @param {Prompt} prompt */
+  #use({ name, text }) {
+    const variables = variablesOf(text);
+    if (variables.length === 0) {
+      this.#pick(text);
+      return;
+    }
+    const inputs = variables.map((variable) => [variable, el("textarea", { rows: 1, required: true, dir: "auto" })]);
+    const fields = inputs.map(([variable, input]) => field(variable, input));
+    this.#form(name, fields, "Insert", () =>
+      this.#pick(filled(text, Object.fromEntries(inputs.map(([variable, input]) => [variable, input.value])))),
+    );
+  }
+
+  /** @param {Prompt} prompt one that is changed, or an empty one */
+  #write(prompt) {
+    const name = el("input", { type: "text", maxlength: 100, required: true, autocomplete: "off" });
+    const text = el("textarea", { rows: 6, required: true, dir: "auto" });
+    name.value = prompt.name;
+    text.value = prompt.text;
+    const fields = [field("Name", name), field("Text", text, "{{words}} in double braces are asked for each time")];
+    this.#form(prompt.name || "A new prompt", fields, "Save", async () => {
+      if (prompt.name && prompt.name !== name.value) await this.prompts.remove(prompt.name);
+      await this.prompts.save({ name: name.value, text: text.value });
+      await this.#list();
+    });
+  }
+
+  #form(title, fields, action, onsubmit) {
+    const submit = el("button", { type: "submit", class: "primary" }, action);
+    const foot = el("div", { class: "panel-foot" }, submit, button("Back", () => this.#list()));
+    const form = el("form", {}, el("h3", { dir: "auto" }, title), ...fields, foot);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      onsubmit();
+    });
+    this.body.replaceChildren(form);
+    form.querySelector("input, textarea").focus();
+  }
+}
+
+const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);

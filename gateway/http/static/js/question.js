@@ -1,0 +1,58 @@
+/** What was asked, on the page: its text, its files, and which earlier turns the model does not read any more. */
+
+import { el } from "./dom.js";
+
+/** Lines of a question, or characters of about as many, beyond which it is folded. */
+const FOLD_LINES = 12;
+const FOLD_CHARACTERS = 1500;
+const NAME = 60;
+
+/**
+ * @param {import("./turn.js").Turn} turn
+ * @param {(id: string) => import("./turn.js").Turn | undefined} turnOf
+ * @returns {HTMLElement[]}
+ */
+export function questionParts(turn, turnOf) {
+  const { attachments, omits, summary } = turn;
+  const omitted = omits.map(turnOf).filter(Boolean);
+  const mark = summary
+    ? `Summary of ${namesOf(omitted)}. The model reads it in their place.`
+    : `Not read by the model from here on: ${namesOf(omitted)}.`;
+  return [
+    ...(omitted.length > 0 ? [el("div", { class: "omitted", dir: "auto" }, mark)] : []),
+    ...attachments.map(attachedFile),
+    ...(summary || !turn.question ? [] : textParts(turn.question)),
+  ];
+}
+
+/** @param {import("./turn.js").Turn[]} turns @returns {string} their questions, shortened */
+export function namesOf(turns) {
+  return turns.map(({ question, attachments, summary }) => {
+    if (summary) return "an earlier summary";
+    const name = (question || attachments[0].name).replace(/\s+/g, " ");
+    return `“${name.length > NAME ? `${name.slice(0, NAME - 1)}…` : name}”`;
+  }).join(", ");
+}
+
+/** A file, folded; its text comes into the page when it is unfolded. */
+function attachedFile({ name, text }) {
+  const shown = el("pre", { tabindex: 0, "aria-label": name, dir: "auto" });
+  const file = el("details", { class: "attached" }, el("summary", {}, name), shown);
+  file.addEventListener("toggle", () => (shown.textContent = file.open ? text : ""));
+  return file;
+}
+
+/** @param {string} text what was asked; a long one can be unfolded */
+function textParts(text) {
+  const shown = el("p", { dir: "auto" }, text);
+  if (text.split("\n").length <= FOLD_LINES && text.length <= FOLD_CHARACTERS) return [shown];
+  const fold = (folded) => {
+    shown.classList.toggle("folded", folded);
+    toggle.setAttribute("aria-expanded", String(!folded));
+    toggle.textContent = folded ? "Show all" : "Show less";
+  };
+  const toggle = el("button", { type: "button", class: "quiet fold" });
+  toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
+  fold(true);
+  return [shown, toggle];
+}

@@ -1,0 +1,177 @@
+/** The dialog with the settings of the conversation, and presets of them. */
+
+import { el } from "./dom.js";
+import { field } from "./field.js";
+import { definitionOf, FORMATS, formatOf, lines } from "./settings.js";
+
+/** @typedef {import("./settings.js").Settings} Settings */
+
+/** Numbers that can be set: name for people, and their range. */
+const NUMBERS = {
+  temperature: ["Temperature", "0 to 2; lower is more predictable", { min: 0, max: 2, step: "any" }],
+  top_p: ["Top-p", "0 to 1; share of likely words that are drawn from", { min: 0, max: 1, step: "any" }],
+  max_output_tokens: ["Longest answer", "in tokens", { min: 1, step: 1 }],
+  seed: ["Seed", "the same one gives the same answer again", { step: 1 }],
+};
+
+const CACHE = {
+  "": "As the server does",
+  "no-cache": "A new answer, which is kept",
+  "no-store": "A new answer, which is not kept",
+  "only-if-cached": "Only an answer that is there already",
+};
+
+const MAX_STOPS = 16;
+
+export class SettingsDialog {
+  /** @param {{get: () => string, set: (value: string) => void}} memory of the presets */
+  constructor(memory) {
+    this.memory = memory;
+    this.onuse = (settings) => settings;
+    this.inputs = this.#inputs();
+    this.preset = el("select");
+    this.name = el("input", { type: "text", maxlength: 60, autocomplete: "off" });
+    this.forget = button("Delete preset", () => this.#forget());
+    this.error = el("p", { class: "panel-error", role: "alert" });
+    const { instructions, stop, type, definition, cache } = this.inputs;
+    this.definition = field("Definition", definition);
+    const numbers = Object.entries(NUMBERS).map(([name, [label, hint]]) => field(label, this.inputs[name], hint));
+    this.form = el(
+      "form",
+      { method: "dialog" },
+      el("h2", { id: "settings-title" }, "Settings of this conversation"),
+      el("p", {}, "What is left empty is not sent."),
+      field("Instructions", instructions),
+      el("div", { class: "fields" }, ...numbers),
+      field("Stop at", stop, `texts that end the answer, one a line, at most ${MAX_STOPS}`),
+      el("div", { class: "fields" }, field("Form of the answer", type), field("Answers from the cache", cache)),
+      this.definition,
+      this.error,
+      el(
+        "div",
+        { class: "panel-foot" },
+        el("button", { type: "submit", class: "primary" }, "Use"),
+        button("Clear", () => this.#fill({})),
+        button("Cancel", () => this.dialog.close()),
+      ),
+      el("h3", {}, "Presets"),
+      el("div", { class: "fields" }, field("Take over", this.preset), field("Name of a new one", this.name)),
+      el("div", { class: "panel-foot" }, button("Save as preset", () => this.#keep()), this.forget),
+    );
+    this.dialog = el("dialog", { class: "panel", "aria-labelledby": "settings-title" }, this.form);
+    document.body.append(this.dialog);
+    type.addEventListener("change", () => this.#fit());
+    this.preset.addEventListener("change", ({ target }) => {
+      this.#fill(this.#presets()[target.value] ?? {}, target.value);
+    });
+    this.name.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault(); // the form would be used
+      this.#keep();
+    });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const settings = this.#read();
+      if (!settings) return;
+      this.onuse(settings);
+      this.dialog.close();
+    });
+  }
+
+  /**
+   * @param {Settings} settings
+   * @param {(settings: Settings) => void} onuse
+   */
+  show(settings, onuse) {
+    this.onuse = onuse;
+    this.#fill(settings);
+    this.dialog.showModal();
+    this.inputs.instructions.focus();
+  }
+
+  #inputs() {
+    const input = (name, range) => [name, el("input", { type: "number", ...range })];
+    return {
+      ...Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , range]]) => input(name, range))),
+      instructions: el("textarea", { rows: 3, dir: "auto" }),
+      stop: el("textarea", { rows: 2 }),
+      type: select(Object.entries(FORMATS).map(([type, { name }]) => [type, name])),
+      definition: el("textarea", { rows: 6, spellcheck: "false", class: "source" }),
+      cache: select(Object.entries(CACHE)),
+    };
+  }
+
+  /** @param {Settings} settings @param {string} [preset] whose they are */
+  #fill(settings, preset = "") {
+    const { instructions, stop, type, definition, cache } = this.inputs;
+    for (const name of Object.keys(NUMBERS)) this.inputs[name].value = settings[name] ?? "";
+    instructions.value = settings.instructions ?? "";
+    stop.value = (settings.stop ?? []).join("\n");
+    type.value = settings.format?.type ?? "";
+    definition.value = definitionOf(settings.format);
+    cache.value = settings.cache ?? "";
+    this.error.textContent = "";
+    const names = ["", ...Object.keys(this.#presets())];
+    this.preset.replaceChildren(...names.map((name) => el("option", { value: name }, name || "None")));
+    this.preset.value = preset;
+    this.name.value = preset;
+    this.#fit();
+  }
+
+  /** Ask for a definition where the form needs one. */
+  #fit() {
+    const label = FORMATS[this.inputs.type.value].definition;
+    this.definition.hidden = !label;
+    this.definition.firstElementChild.textContent = label ?? "";
+    this.forget.hidden = !this.preset.value;
+  }
+
+  /** @returns {Settings | null} what is set, or null after saying what is wrong */
+  #read() {
+    const { instructions, stop, type, definition, cache } = this.inputs;
+    try {
+      const stops = lines(stop.value);
+      if (stops.length > MAX_STOPS) throw new Error(`At most ${MAX_STOPS} texts can end an answer.`);
+      const given = {
+        ...Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, number(this.inputs[name])])),
+        instructions: instructions.value.trim() || undefined,
+        stop: stops.length > 0 ? stops : undefined,
+        format: type.value ? formatOf(type.value, definition.value) : undefined,
+        cache: cache.value || undefined,
+      };
+      return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+    } catch (error) {
+      this.error.textContent = error.message;
+      return null;
+    }
+  }
+
+  /** @returns {Record<string, Settings>} by name */
+  #presets() {
+    return JSON.parse(this.memory.get() || "{}");
+  }
+
+  #keep() {
+    const name = this.name.value.trim();
+    this.error.textContent = name ? "" : "Give the preset a name.";
+    const settings = name && this.form.reportValidity() ? this.#read() : null;
+    if (!settings) return;
+    this.memory.set(JSON.stringify({ ...this.#presets(), [name]: settings }));
+    this.#fill(settings, name);
+  }
+
+  #forget() {
+    const presets = this.#presets();
+    delete presets[this.preset.value];
+    this.memory.set(JSON.stringify(presets));
+    this.#fill(this.#read() ?? {});
+    this.preset.focus();
+  }
+}
+
+const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);
+
+const select = (options) => el("select", {}, ...options.map(([value, label]) => el("option", { value }, label)));
+
+/** @param {HTMLInputElement} input @returns {number | undefined} */
+const number = ({ value, valueAsNumber }) => (value === "" ? undefined : valueAsNumber);

@@ -1,0 +1,86 @@
+/**
+ * What a conversation's requests say beside model and question, by the API's names. Only what was set is there.
+ *
+ * Pure: no page, no storage.
+ *
+ * @typedef {object} Settings
+ * @property {string} [instructions]
+ * @property {number} [temperature]
+ * @property {number} [top_p]
+ * @property {number} [max_output_tokens]
+ * @property {number} [seed]
+ * @property {string[]} [stop] texts that end the answer
+ * @property {{type: string}} [format] the form that the answer must have
+ * @property {string} [cache] what the response cache may do
+ */
+
+const SENT = ["instructions", "temperature", "top_p", "max_output_tokens", "seed", "stop"];
+
+/** @param {Settings} settings @returns {object} a request's fields, without those of caches */
+export function fieldsOf(settings) {
+  const fields = Object.fromEntries(SENT.filter((name) => name in settings).map((name) => [name, settings[name]]));
+  return settings.format ? { ...fields, text: { format: settings.format } } : fields;
+}
+
+/** Forms that an answer can have: their names for people, and what describes them. */
+export const FORMATS = {
+  "": { name: "Text" },
+  json_object: { name: "JSON" },
+  json_schema: { name: "JSON that matches a schema", definition: "JSON schema" },
+  choice: { name: "One of these choices", definition: "Choices, one a line" },
+  regex: { name: "Text that matches a pattern", definition: "Regular expression" },
+  grammar: { name: "Text of a grammar", definition: "Grammar, in Lark's notation or as GBNF" },
+};
+
+/**
+ * @param {string} type of `FORMATS`
+ * @param {string} definition
+ * @returns {{type: string} | undefined} as the API takes it
+ * @throws {Error} its message is for people
+ */
+export function formatOf(type, definition) {
+  if (FORMATS[type].definition && !definition.trim()) throw new Error(`${FORMATS[type].definition}: nothing is given.`);
+  switch (type) {
+    case "json_object":
+      return { type };
+    case "json_schema":
+      return { type, name: "answer", schema: schemaOf(definition) };
+    case "choice":
+      return { type, choices: lines(definition) };
+    case "regex":
+      return { type, pattern: definition };
+    case "grammar":
+      return { type, syntax: definition.includes("::=") ? "gbnf" : "lark", definition };
+  }
+}
+
+/** @param {Settings["format"]} format @returns {string} what `formatOf` made it of */
+export function definitionOf(format) {
+  switch (format?.type) {
+    case "json_schema":
+      return JSON.stringify(format.schema, null, 2);
+    case "choice":
+      return format.choices.join("\n");
+    case "regex":
+      return format.pattern;
+    case "grammar":
+      return format.definition;
+  }
+  return "";
+}
+
+/** @param {string} text @returns {string[]} its lines but the empty ones */
+export const lines = (text) => text.split("\n").filter((line) => line.trim() !== "");
+
+function schemaOf(definition) {
+  let schema;
+  try {
+    schema = JSON.parse(definition);
+  } catch (error) {
+    throw new Error(`The schema is no JSON: ${error.message}.`);
+  }
+  if (schema === null || typeof schema !== "object" || Array.isArray(schema)) {
+    throw new Error("The schema is no JSON object, as in {\"type\": \"object\"}.");
+  }
+  return schema;
+}

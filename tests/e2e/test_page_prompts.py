@@ -1,0 +1,107 @@
+"""The library of prompts on the chat page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.page import answered, connected, message
+
+pytestmark = needs_chromium
+
+
+def library(page: Page) -> Any:
+    """The library, opened by a slash."""
+    message(page).press("/")
+    dialog = page.get_by_role("dialog", name="Prompts")
+    expect(dialog.get_by_role("searchbox")).to_be_focused()
+    return dialog
+
+
+def write(page: Page, name: str, text: str) -> None:
+    dialog = library(page)
+    dialog.get_by_role("button", name="New prompt").click()
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Text").fill(text)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(message(page)).to_have_value("/")
+    message(page).fill("")
+
+
+def test_a_prompt_asks_for_its_variables(tab: Visit, server: ScriptedServer) -> None:
+    """Found by its words, by keys alone, also after a reload."""
+    write(tab.page, "Translate", "Translate into {{ language }}: {{text}}! In {{language}}, please.")
+    write(tab.page, "Summarise", "Summarise this.")
+    tab.page.reload()
+    connected(tab.page)
+    dialog = library(tab.page)
+    expect(dialog.get_by_role("listitem").locator("strong")).to_have_text(["Summarise", "Translate"])
+    tab.page.keyboard.type("INTO transl")
+    expect(dialog.get_by_role("listitem").locator("strong")).to_have_text(["Translate"])
+    tab.page.keyboard.press("Enter")
+    expect(dialog.get_by_label("language")).to_be_focused()
+    tab.page.keyboard.type("Greek")
+    tab.page.keyboard.press("Tab")
+    tab.page.keyboard.type("cost: $1 & $&")
+    tab.page.keyboard.press("Tab")
+    tab.page.keyboard.press("Enter")
+    expect(message(tab.page)).to_be_focused()
+    expect(message(tab.page)).to_have_value("Translate into Greek: cost: $1 & $&! In Greek, please.")
+    tab.page.keyboard.press("Enter")
+    answered(tab.page)
+    [asked] = server.pipeline.turns[0].conversation
+    assert asked.content == "Translate into Greek: cost: $1 & $&! In Greek, please."
+
+
+def test_a_prompt_without_variables_is_put_where_the_text_is(tab: Visit) -> None:
+    """The button opens the library beside a text that has begun."""
+    write(tab.page, "Short", "Be brief.")
+    message(tab.page).fill("Hello. ")
+    tab.page.get_by_role("button", name="Prompts").click()
+    tab.page.get_by_role("dialog", name="Prompts").get_by_role("button", name="Short Be brief.").click()
+    expect(message(tab.page)).to_have_value("Hello. Be brief.")
+    expect(message(tab.page)).to_be_focused()
+
+
+def test_a_slash_can_be_written(tab: Visit) -> None:
+    """Leaving the library gives it; inside a text it opens nothing."""
+    library(tab.page)
+    tab.page.keyboard.press("Escape")
+    expect(message(tab.page)).to_have_value("/")
+    expect(message(tab.page)).to_be_focused()
+    tab.page.keyboard.type("etc/hosts")
+    expect(message(tab.page)).to_have_value("/etc/hosts")
+
+
+def test_prompts_are_changed_and_deleted(tab: Visit) -> None:
+    write(tab.page, "Short", "Be brief.")
+    dialog = library(tab.page)
+    dialog.get_by_role("button", name="Change: Short").click()
+    expect(dialog.get_by_label("Text")).to_have_value("Be brief.")
+    dialog.get_by_label("Name").fill("Brief")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("listitem").locator("strong")).to_have_text(["Brief"])
+    dialog.get_by_role("button", name="Delete: Brief").click()
+    expect(dialog.get_by_text("No prompts yet.")).to_be_visible()
+    expect(dialog.get_by_role("searchbox")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_dialogs_are_not_wider_than_the_screen(browser: Browser, server: ScriptedServer, width: int) -> None:
+    with visit(browser, server.url, viewport={"width": width, "height": 600}) as tab:
+        tab.page.goto("/")
+        connected(tab.page)
+        write(tab.page, "name" * 20, "unbreakable" * 40)
+        for opener in ("Prompts", "Settings"):
+            tab.page.get_by_role("button", name=opener, exact=True).click()
+            dialog = tab.page.get_by_role("dialog")
+            box = dialog.bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+            assert dialog.evaluate("dialog => dialog.scrollWidth - dialog.clientWidth") <= 0
+            tab.page.keyboard.press("Escape")
+            expect(dialog).to_be_hidden()
