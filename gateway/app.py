@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,11 +27,12 @@ from gateway.access.identity.guesses import Guesses
 from gateway.access.identity.issuers import Issuers
 from gateway.access.identity.last_used import LastUsed
 from gateway.access.identity.secret import SecretComparison, derive, installation_secret
+from gateway.access.sign_in import SignIn
 from gateway.access.tickets import Tickets
 from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
 from gateway.admin.listener import listening
-from gateway.background import Periodic, failure_reporter, observe_failure
+from gateway.background import Periodic, Starter, failure_reporter, observe_failure
 from gateway.batches.store import BatchStore
 from gateway.batches.worker import BatchWorker
 from gateway.billing.ledger import Ledger
@@ -61,6 +61,7 @@ from gateway.http import (
     openapi,
     page,
     responses,
+    sign_in,
     tickets,
     tokenizer,
 )
@@ -89,6 +90,7 @@ from gateway.services import Gateway
 from gateway.storage.connect import connect, replicas
 from gateway.storage.presence import Presence
 from gateway.storage.redis import BatchingRedis
+from gateway.storage.seal import Seal
 from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.siblings import Siblings
@@ -98,7 +100,6 @@ from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
 from gateway.turns.ids import ResponseIds
 from gateway.turns.mailbox import READ_TIMEOUT
-from gateway.turns.seal import Seal
 from gateway.ws.socket import SocketConnections
 
 
@@ -164,6 +165,7 @@ def _routes() -> list[BaseRoute]:
         *batches.routes,
         *models.routes,
         *openapi.routes,
+        *sign_in.routes,
         *tickets.routes,
         *tokenizer.routes,
         *health.routes,
@@ -181,17 +183,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return await on_error(request, error)
 
 
-class _Part(Protocol):
-    """A part that works in the background. `aclose` also undoes a `start` that has failed."""
-
-    async def start(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
-_P = TypeVar("_P", bound=_Part)
-
-
 @contextlib.asynccontextmanager
 async def running(configuration: Configuration, arrivals: ArrivalState | None = None) -> AsyncIterator[Gateway]:
     """Start a gateway, whose engines may still be connecting. Leaving the block stops it and cancels what still runs.
@@ -206,25 +197,9 @@ async def running(configuration: Configuration, arrivals: ArrivalState | None = 
         yield await _start(configuration, arrivals or ArrivalState(), stack)
 
 
-class _Starter:
-    """Starts parts, and has a stack end them in reverse."""
-
-    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
-        self._stack = stack
-
-    async def start(self, part: _P) -> _P:
-        self._stack.push_async_callback(part.aclose)
-        await part.start()
-        return part
-
-    async def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        """Do some work every so many seconds, and once more at the end."""
-        await self.start(Periodic(name, work, seconds, at_end=work))
-
-
 async def _start(configuration: Configuration, arrivals: ArrivalState, stack: contextlib.AsyncExitStack) -> Gateway:
     """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
-    settings, starter = configuration.settings, _Starter(stack)
+    settings, starter = configuration.settings, Starter(stack)
     secret = installation_secret(settings)
     redis, reader = _clients(settings, stack)
     # By the reader, which waits longer, as secrets are compared only here.
@@ -245,8 +220,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
     context = Context(Conversations(redis, seal, settings.turns), Compactions(seal))
     turns, tickets = Turns(await make_pipeline(settings), settings.turns, context, ids), Tickets(redis)
     services.flights.find = turns.look
-    last_used, issuers = await starter.start(LastUsed(redis)), await starter.start(Issuers(settings.identity.issuers))
-    identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
+    identity, signing_in = await _identity(settings, redis, view, secret, starter)
     connections = SocketConnections(settings, identity, tickets, turns, metrics, limiter, view)
     heartbeat = Heartbeat(presence.id, services.engines, metrics.activity)
     _notice_deaths(presence, services)
@@ -267,6 +241,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
         redis=redis,
         identity=identity,
         tickets=tickets,
+        sign_in=signing_in,
         turns=turns,
         connections=connections,
         presence=presence,
@@ -291,7 +266,7 @@ async def _services(
     clients: tuple[BatchingRedis, BatchingRedis],
     presence: Presence,
     tracer: Tracing | None,
-    starter: _Starter,
+    starter: Starter,
 ) -> Services:
     """Make and start what turns share. `clients`: two clients of Redis, the second for reads that wait."""
     redis, reader = clients
@@ -345,13 +320,24 @@ async def _services(
     )
 
 
+async def _identity(
+    settings: Settings, redis: BatchingRedis, view: View, secret: bytes, starter: Starter
+) -> tuple[Identity, SignIn]:
+    """Make and start what finds out who is calling, and how people sign in."""
+    last_used, issuers = await starter.start(LastUsed(redis)), await starter.start(Issuers(settings.identity.issuers))
+    identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
+    signing_in = await starter.start(SignIn.over(redis, secret, settings.identity, issuers))
+    identity.sessions = signing_in.sessions
+    return identity, signing_in
+
+
 def _notice_deaths(presence: Presence, services: Services) -> None:
     """Have the parts act that owe something to gateways that die, or to this one if it was taken for dead."""
     presence.on_death += [lambda gateway: services.ledger.search(), services.limiter.died]
     presence.on_return.append(services.limiter.returned)
 
 
-async def _embedder(settings: Settings, starter: _Starter) -> EmbedderClient | None:
+async def _embedder(settings: Settings, starter: Starter) -> EmbedderClient | None:
     """Make and start the client of the embedder, if there is one."""
     if not settings.embedder.enabled or settings.embedder.address is None:
         return None

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 log = logging.getLogger("roundhouse.periodic")
 
@@ -162,6 +162,33 @@ class BackgroundTasks:
         except Exception:
             self._report()
             return None
+
+
+class _Part(Protocol):
+    """A part that works in the background. `aclose` also undoes a `start` that has failed."""
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+_P = TypeVar("_P", bound=_Part)
+
+
+class Starter:
+    """Starts parts, and has a stack end them in reverse."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+
+    async def start(self, part: _P) -> _P:
+        self._stack.push_async_callback(part.aclose)
+        await part.start()
+        return part
+
+    async def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Do some work every so many seconds, and once more at the end."""
+        await self.start(Periodic(name, work, seconds, at_end=work))
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -68,6 +68,12 @@ class Unauthorized(ApiError):
         super().__init__(message, code=code, headers={"www-authenticate": "Bearer"})
 
 
+class SignInFailed(Unauthorized):
+    """Nobody has signed in at an identity provider."""
+
+    code = "sign_in_failed"
+
+
 class Forbidden(ApiError):
     status, type, code = 403, "permission_error", "forbidden"
 

@@ -13,11 +13,13 @@ from gateway.access.directory.store import Directory
 from gateway.access.identity import Principal, Scope
 from gateway.access.identity.authenticate import Identity
 from gateway.access.identity.secret import SecretComparison
+from gateway.access.sign_in import SignIn
 from gateway.access.tickets import Tickets
 from gateway.batches.store import BatchStore
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
 from gateway.engines.arrival import ArrivalState
+from gateway.errors import ApiError
 from gateway.pipeline.services import Services
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
@@ -51,6 +53,7 @@ class Gateway(Services):
     redis: Redis
     identity: Identity
     tickets: Tickets
+    sign_in: SignIn
     turns: Turns
     connections: Sockets
     presence: Presence
@@ -66,15 +69,23 @@ class Gateway(Services):
         return self.configuration.settings
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
-        """Find out who sent a request, by its `Authorization` header.
+        """Find out who sent a request, by its `Authorization` header, or its session.
 
         Raises:
             Unauthorized: the key is missing or wrong.
-            Forbidden: the key lacks the scope that this endpoint needs.
+            Forbidden: the caller lacks the scope that this endpoint needs.
         """
         principal = await self.identity.authenticate(connection)
         principal.require(scope)
         return principal
+
+    async def signed_in(self, connection: HTTPConnection) -> Principal | None:
+        """Return who has signed in in the browser that sends a request; None: nobody, or it sends a key."""
+        try:
+            principal = await self.identity.authenticate(connection)
+        except ApiError:
+            return None
+        return principal if principal.session is not None else None
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:

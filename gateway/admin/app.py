@@ -13,7 +13,20 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from gateway.admin.call import admit, audience
-from gateway.admin.endpoints import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
+from gateway.admin.endpoints import (
+    adapters,
+    audit,
+    caches,
+    jobs,
+    keys,
+    me,
+    models,
+    pools,
+    prices,
+    tenants,
+    usage,
+    users,
+)
 from gateway.admin.endpoints import routes as route_records
 from gateway.admin.handlers import on_error
 from gateway.admin.kit.dispatch import routes
@@ -25,7 +38,8 @@ from gateway.http.page import FILES
 
 _INTRODUCTION = """What an operator, or an admin of one tenant, sees and changes while the gateway runs.
 
-Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else `admin:write`.
+Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else `admin:write`; or
+it comes from a page of this server in a browser that has signed in.
 Admins of a tenant reach what belongs to it; operators reach everything. Errors are RFC 9457 problems. What has an ETag
 is changed with `If-Match`. A POST with an `Idempotency-Key` can be repeated safely for 24 hours."""
 
@@ -39,6 +53,7 @@ API = Api(
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
     groups=(
+        me.endpoints,
         tenants.endpoints,
         users.endpoints,
         keys.endpoints,
@@ -68,7 +83,7 @@ API = Api(
 
 def create_admin_app() -> Starlette:
     """Make the application, whose paths begin below `/admin`. Whoever runs it sets `state.gateway`."""
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/v1/openapi.json", openapi),
@@ -77,6 +92,8 @@ def create_admin_app() -> Starlette:
         ],
         exception_handlers=dict.fromkeys((ApiError, HTTPException, RedisError, TimeoutError, Exception), on_error),
     )
+    app.state.api = API
+    return app
 
 
 async def page(request: Request) -> Response:

@@ -41,7 +41,7 @@ class Call(kit.EndpointCall):
         """The caller, as the audit log names it."""
         principal = self.principal
         who = f"user:{principal.user}" if principal.user else f"key:{principal.key}"
-        return f"{principal.tenant}/{who}"
+        return f"{principal.tenant}/{who}" if principal.tenant else who
 
     def new_id(self, kind: Kind) -> str:
         """An identity for what this request makes: the same when it is repeated with its `Idempotency-Key`."""
@@ -96,6 +96,11 @@ async def admit(endpoint: kit.Endpoint, request: Request) -> Call:
         if not (principal.operator or name == principal.tenant) or await gateway.directory.get(Tenant, name) is None:
             raise NotFound(f"no tenant is named {name[:64]!r}")
     return Call(request, gateway, principal)
+
+
+def serves(endpoint: kit.Endpoint, principal: Principal) -> bool:
+    """Whether an endpoint serves a caller at all: of what belongs to tenants, for some tenant."""
+    return _scope(endpoint) in principal.scopes and (principal.operator or endpoint.access is not Access.OPERATOR)
 
 
 def audience(endpoint: kit.Endpoint) -> str:

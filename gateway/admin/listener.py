@@ -18,6 +18,7 @@ from starlette.routing import Mount
 from gateway.admin.handlers import on_error
 from gateway.config.configuration import Configuration
 from gateway.config.settings import SettingsError
+from gateway.http import sign_in
 from gateway.http.middleware import HostCheck, RequestHeaders
 
 
@@ -51,13 +52,14 @@ async def listening(
         return configuration.settings.server.allowed_origins
 
     app = Starlette(
-        routes=[Mount("/admin", admin)],
+        routes=[Mount("/admin", admin), *sign_in.routes],
         middleware=[
             Middleware(RequestHeaders),
             Middleware(HostCheck, listen=host, allowed_origins=allowed_origins, on_error=on_error),
         ],
         exception_handlers=dict.fromkeys((HTTPException, Exception), on_error),
     )
+    app.state = admin.state
     trusted = configuration.settings.server.trusted_proxies
     server = _Server(
         uvicorn.Config(

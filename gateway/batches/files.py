@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from gateway.config.batches import BatchSettings
 from gateway.errors import Conflict, TooLarge
-from gateway.turns.seal import BrokenSeal, Seal
+from gateway.storage.seal import BrokenSeal, Seal
 
 log = logging.getLogger("roundhouse.batches")
 

@@ -21,8 +21,8 @@ from gateway.batches.state import BatchDocument, BatchProgress, BatchStatus
 from gateway.config.batches import BatchSettings
 from gateway.errors import ApiError, RateLimited
 from gateway.protocol.stream import TokenUsage
+from gateway.storage.seal import BrokenSeal, Seal
 from gateway.turns.creations import Creations
-from gateway.turns.seal import BrokenSeal, Seal
 
 log = logging.getLogger("roundhouse.batches")
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from gateway import __version__
 from gateway.access.identity.secret import derive, installation_secret
 from gateway.cli.adapters import adapter
+from gateway.cli.admin import admin
 from gateway.cli.audit import audit
 from gateway.cli.backup import backup, restore
 from gateway.cli.cache import cache
@@ -58,6 +59,8 @@ def main() -> None:
     Share it among tenants, with keys and limits of their own:
         roundhouse tenant add acme
         roundhouse key add acme
+    Administer it in a browser, as operator:
+        roundhouse admin link
     Watch engines, tenants and caches:
         roundhouse top
     See and set how many engines a pool has:
@@ -148,10 +151,7 @@ def reload(config: str | None) -> None:
     try:
         answer = control.ask(data, "reload")
     except OSError as error:
-        where = control.path(data)
-        raise click.ClickException(
-            f"no gateway answers at {where} ({error.strerror or error}); is it running?"
-        ) from error
+        raise click.ClickException(control.unanswered(data, error)) from error
     if answer.error is not None:
         raise click.ClickException(f"refused, the old configuration stays in force: {answer.error}")
     click.echo(f"changed: {', '.join(answer.changed)}" if answer.changed else "nothing has changed")
@@ -292,6 +292,7 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
 
 
 main.add_command(adapter)
+main.add_command(admin)
 main.add_command(audit)
 main.add_command(backup)
 main.add_command(cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -58,16 +59,56 @@ class IssuerSettings(Section, frozen=True):
             "each, so that the users of one are not those of the other.",
         ),
     ] = ""
+    client_id: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Id under which this gateway is registered there as a client, so that people can sign in in a "
+            "browser; empty: they cannot.",
+        ),
+    ] = None
+    client_secret_file: Annotated[
+        str | None,
+        Meta(description="File with the secret of that client; empty: it is a public client, which has none."),
+    ] = None
+    sign_in_scopes: Annotated[
+        list[str], Meta(description="OAuth scopes that a sign-in asks for beside `openid`, such as `groups`.")
+    ] = msgspec.field(default_factory=list)
+    title: Annotated[str, Meta(max_length=64, description="Name on the sign-in page; empty: `name`.")] = ""
     leeway: Annotated[float, Meta(ge=0, le=300, description="Seconds by which clocks may differ.")] = 30.0
     refresh: Annotated[Seconds, Meta(description="Seconds until its keys are read again.")] = 600.0
 
+    @property
+    def client_secret(self) -> str | None:
+        """Secret of the client, read from its file each time, which may be exchanged; None: it has none.
+
+        Raises:
+            SettingsError: the file cannot be read, or is empty.
+        """
+        if self.client_secret_file is None:
+            return None
+        where = f"identity.issuers: {self.name}: client_secret_file"
+        try:
+            secret = Path(self.client_secret_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{where}: {self.client_secret_file} cannot be read: {error}") from None
+        if not secret:
+            raise SettingsError(f"{where}: {self.client_secret_file} is empty")
+        return secret
+
 
 class IdentitySettings(Section, frozen=True):
-    """Identity providers whose tokens are accepted beside API keys, see [identity.md](identity.md#tokens)."""
+    """Identity providers whose tokens are accepted beside API keys, and
+    [sessions of browsers](identity.md#signing-in-with-a-browser)."""
 
-    issuers: Annotated[list[IssuerSettings], Meta(description="Identity providers.")] = msgspec.field(
-        default_factory=list
+    issuers: Annotated[list[IssuerSettings], Meta(description="[Identity providers](identity.md#tokens).")] = (
+        msgspec.field(default_factory=list)
     )
+    session_idle: Annotated[
+        float, Meta(ge=60, description="Seconds after which a browser session that is not used ends.")
+    ] = 43_200.0
+    session_lifetime: Annotated[
+        float, Meta(ge=60, description="Seconds after which a browser session ends in any case.")
+    ] = 604_800.0
 
 
 class EngineTlsSettings(Section, frozen=True):
@@ -119,6 +160,11 @@ def check_issuers(issuers: Sequence[IssuerSettings]) -> None:
             raise SettingsError(f"{where}: set either tenant or tenant_claim")
         if each.tenants and each.tenant_claim is None:
             raise SettingsError(f"{where}: tenants needs tenant_claim")
+        if each.client_id is None and (each.client_secret_file is not None or each.sign_in_scopes):
+            raise SettingsError(f"{where}: client_secret_file and sign_in_scopes need client_id")
+        if each.client_id is not None and not safe_url(each.issuer):
+            raise SettingsError(f"{where}: issuer must be an https:// address, where people sign in")
+        _ = each.client_secret  # refused now rather than at the first sign-in
         if not safe_url(each.jwks_url or each.issuer):
             raise SettingsError(f"{where}: {'jwks_url' if each.jwks_url else 'issuer'} must be an https:// address")
     for one, other in combinations(issuers, 2):

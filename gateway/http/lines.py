@@ -45,13 +45,13 @@ class LineAnswers:
     async def __call__(self, principal: Principal, endpoint: Endpoint, body: Body) -> LineAnswer:
         """Answer a line; errors are answers too.
 
-        What the caller may do is looked up again; a token that has expired meanwhile still counts.
+        What the caller may do is looked up again; a token or session that has ended meanwhile still counts.
         """
         request_id = f"req_{secrets.token_hex(16)}"
         with bind(request_id=request_id):
             try:
                 if principal.expires_at is not None:
-                    principal = msgspec.structs.replace(principal, expires_at=math.inf)
+                    principal = msgspec.structs.replace(principal, expires_at=math.inf, session=None)
                 principal = await self._gateway.identity.renew(principal)
                 principal.require("chat")
                 for name in ("background", "stream"):

@@ -50,12 +50,14 @@ async def config(request: Request) -> Response:
     """`GET /ui/config.json`: the key of the embedded default, where the router's tiers begin, and tiers still to come.
 
     A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
-    `key` is null and the page asks its user for one.
+    `key` is null and the page asks its user for one, unless `signed_in` says that the browser's session may chat.
     """
-    settings, arrivals = gateway_of(request).settings, gateway_of(request).arrivals
+    gateway = gateway_of(request)
+    settings, arrivals, person = gateway.settings, gateway.arrivals, await gateway.signed_in(request)
     embedded = settings.tenants == demo_settings().tenants
     body = {
         "key": DEMO_KEY if embedded else None,
+        "signed_in": person is not None and "chat" in person.scopes,
         "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
         # In the order in which they come. Why a model cannot be fetched is for the terminal: it may name hosts.
         "coming": [msgspec.to_builtins(each) for each in arrivals.coming.values()],

@@ -19,7 +19,11 @@ from msgspec import Struct
 
 from gateway.config.configuration import Configuration
 from gateway.config.settings import RedisSettings, Settings, SettingsError, file_of
+from gateway.errors import ApiError
 from gateway.storage.connect import socket_path
+
+CommandName = Literal["reload", "link"]
+"""Read the configuration again; make an address to sign in with as operator."""
 
 PATIENCE = 5.0
 """Seconds within which a command must arrive."""
@@ -30,7 +34,7 @@ MAX_COMMAND = 1024
 class Command(Struct, frozen=True, forbid_unknown_fields=True):
     """A command to the running gateway."""
 
-    command: Literal["reload"]
+    command: CommandName
 
 
 class CommandResult(Struct, frozen=True):
@@ -38,6 +42,8 @@ class CommandResult(Struct, frozen=True):
 
     changed: list[str] = []
     error: str | None = None
+    address: str | None = None
+    """A one-time address, if one was asked for."""
     tenants: bool = True
     """Whether anybody may send requests, as far as is known."""
 
@@ -89,24 +95,32 @@ def private_socket(at: Path) -> Iterator[socket.socket]:
             at.unlink(missing_ok=True)
 
 
-async def obey(line: bytes, configuration: Configuration) -> CommandResult:
-    """Carry out a command to the running gateway."""
+async def obey(line: bytes, configuration: Configuration, link: Callable[[], Awaitable[str]]) -> CommandResult:
+    """Carry out a command to the running gateway. Args: link: makes an address to sign in with as operator."""
     try:
-        msgspec.json.decode(line, type=Command)
-        return CommandResult(changed=await configuration.reload())
+        match msgspec.json.decode(line, type=Command).command:
+            case "reload":
+                return CommandResult(changed=await configuration.reload())
+            case "link":
+                return CommandResult(address=await link())
     except msgspec.DecodeError as error:
         return CommandResult(error=f"no command: {error}")
-    except SettingsError as error:
+    except (SettingsError, ApiError) as error:
         return CommandResult(error=str(error))
 
 
-def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> CommandResult:
+def ask(data: str, command: CommandName, timeout: float = 60.0) -> CommandResult:
     """Send a command to the gateway with this data folder, and return its result.
 
     Raises:
         OSError: none runs there, or it does not answer.
     """
     return send(path(data), msgspec.json.encode(Command(command)), timeout)
+
+
+def unanswered(data: str, error: OSError) -> str:
+    """A sentence for a command that nobody has answered."""
+    return f"no gateway answers at {path(data)} ({error.strerror or error}); is it running?"
 
 
 def send(at: Path, line: bytes, timeout: float = 60.0) -> CommandResult:

@@ -1,7 +1,7 @@
 """`roundhouse serve`: starts Redis, the engines and the gateway, keeps them running, and ends them in order.
 
 The gateway runs in this process, or as several ones (`server.gateways`); the others are children. Everything starts at
-the same time; `/readyz` turns 200 when the first answer can be given, and then the one URL is printed.
+the same time; `/readyz` turns 200 when the first answer can be given, and then the address is printed.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gateway.processes.extras import missing
 from gateway.processes.front import Failed as Failed
 from gateway.processes.front import Front, OneProcess
 from gateway.processes.gateway_processes import SeveralProcesses
+from gateway.processes.operator_link import OperatorLink
 from gateway.processes.scaling import listener, scale
 from gateway.server import listen, url
 from gateway.storage.connect import embedded_url, redis_url
@@ -77,8 +78,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             await asyncio.to_thread(register_adapters, settings, here)
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
-        embedder = _embedder(settings)
-        configuration = Configuration(settings, read, _filled, file)
+        embedder, configuration = _embedder(settings), Configuration(settings, read, _filled, file)
         redis, engines = _redis(settings, say), EngineProcesses(settings, say)
         for tier in wrong.keys() & arrivals.state.coming.keys():
             engines.take_out(tier, str(wrong[tier]))
@@ -91,13 +91,14 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             children.append(asyncio.create_task(redis.run(), name=redis.name))
         gateway = asyncio.create_task(front.run(), name="gateway")
         helping = BackgroundTasks("supervisor")
-        announced = helping.begin(_announce(url(settings, bound), say, began, front, engines, arrivals.state))
+        link = OperatorLink(configuration.settings, url(settings, bound))
+        announced = helping.begin(_announce(link, say, began, front, engines, arrivals.state))
         helping.begin(_arrive(arrivals, announced, front, ArrivedPools(configuration, front, engines, say)))
         helping.begin(_embed_later(embedder, announced, say))
         if any(pool.elastic for pool in settings.pools):
             helping.begin(scale(configuration, engines.replicas, controller))
         try:
-            async with listening(control_path(settings.redis.data), lambda line: obey(line, configuration)):
+            async with listening(control_path(settings.redis.data), lambda line: obey(line, configuration, link.make)):
                 await _until_one_ends(front, gateway, children)
             say("stopped")
         except ChildFailed as error:
@@ -251,9 +252,9 @@ async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], sa
 
 
 async def _announce(
-    address: str, say: Say, began: float, front: Front, engines: EngineProcesses, arrivals: ArrivalState
+    link: OperatorLink, say: Say, began: float, front: Front, engines: EngineProcesses, arrivals: ArrivalState
 ) -> None:
-    """Print the URL when the first answer can be given, and until then what is being waited for."""
+    """Print the URLs when the first answer can be given, and until then what is being waited for."""
     said: list[str] = []
     while True:
         await asyncio.sleep(0.1)
@@ -261,9 +262,10 @@ async def _announce(
         if ready:
             for line in await front.notes():
                 say(line)
-            say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
+            say(f"ready after {monotonic() - began:.1f} s: open {link.url} (Ctrl-C stops)")
             if not front.tenants:
                 say(f"  nobody may send requests yet: {NO_TENANTS}")
+            await link.offer(say)
             return
         if problems != said and monotonic() - began > 5:
             said, out = problems, arrivals.problems(unusable=True)

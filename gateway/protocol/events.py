@@ -82,6 +82,8 @@ class CloseCode(enum.IntEnum):
     """The server drains; connect again."""
     BAD_MESSAGE = 4400
     """Too many malformed messages in a row."""
+    SIGNED_OUT = 4401
+    """The browser session by which the client was known has ended."""
     TIMEOUT = 4408
     """No first message, or no message and no turn for too long."""
     SLOW_CONSUMER = 4503

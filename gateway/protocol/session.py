@@ -246,9 +246,9 @@ class Session:
         told = [Send(event)] if self._codec.extensions else []
         return [*told, *self._finish(error, CloseCode.RESTART, "restart")]
 
-    def shut(self) -> list[Effect]:
-        """Close at once, because the server cannot wait any longer."""
-        return self._close(CloseCode.RESTART, "restart")
+    def shut(self, code: CloseCode = CloseCode.RESTART, reason: str = "restart") -> list[Effect]:
+        """Close at once, because the server cannot wait any longer, or for another reason that is given."""
+        return self._close(code, reason)
 
     def disconnected(self) -> None:
         """Record that the connection is gone."""

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.errors import invalid_value
 from gateway.protocol.requests import Message
-from gateway.turns.seal import BrokenSeal, Seal
+from gateway.storage.seal import BrokenSeal, Seal
 
 SUMMARISE = (
     "Summarise our conversation so far for somebody who continues it and has not read it: what I want, facts, names "

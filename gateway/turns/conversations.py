@@ -20,9 +20,9 @@ from gateway.config.settings import TurnSettings
 from gateway.errors import Conflict, NotFound
 from gateway.protocol.requests import Message
 from gateway.storage.connect import unavailable_without_redis
+from gateway.storage.seal import BrokenSeal, Seal
 from gateway.turns.ids import is_conversation_id
 from gateway.turns.records import MAX_RECORD, script
-from gateway.turns.seal import BrokenSeal, Seal
 
 log = logging.getLogger("roundhouse.turns")
 

@@ -16,8 +16,8 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.storage.seal import BrokenSeal, Seal
 from gateway.turns.messages import GatewayMessage, decode_message, encode
-from gateway.turns.seal import BrokenSeal, Seal
 
 log = logging.getLogger("roundhouse.turns")
 

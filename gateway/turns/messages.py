@@ -1,6 +1,6 @@
 """Messages between gateways about turns, and the record of a turn in Redis: plain data and its MessagePack form.
 
-Pure. What travels or is kept is sealed before it leaves the process (`gateway.turns.seal`), as it holds text.
+Pure. What travels or is kept is sealed before it leaves the process (`gateway.storage.seal`), as it holds text.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
+from gateway.storage.seal import BrokenSeal, Seal
 from gateway.turns.messages import TurnHeader, TurnRecord, decode_record, encode
-from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn
 
 log = logging.getLogger("roundhouse.turns")

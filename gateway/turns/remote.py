@@ -23,6 +23,7 @@ from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import Finished, TokenUsage
 from gateway.storage.connect import unavailable_without_redis
 from gateway.storage.presence import Presence
+from gateway.storage.seal import Seal
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings, Mirror
 from gateway.turns.ids import ResponseIds, gateway_of
@@ -37,7 +38,6 @@ from gateway.turns.messages import (
     UnfollowTurn,
 )
 from gateway.turns.records import RecordState, TurnRecords, restore
-from gateway.turns.seal import Seal
 from gateway.turns.turn import Turn, TurnState
 from router.route import AUTO
 

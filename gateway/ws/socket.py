@@ -124,9 +124,9 @@ class SocketConnection:
         """Tell the client to connect anew; the connection closes when its turns have ended."""
         self._carry_out(self._session.drain(reconnect_after))
 
-    def shut(self) -> None:
+    def shut(self, code: CloseCode = CloseCode.RESTART, reason: str = "restart") -> None:
         """Close the connection now."""
-        self._carry_out(self._session.shut())
+        self._carry_out(self._session.shut(code, reason))
 
     async def _read(self) -> None:
         while True:
@@ -333,7 +333,8 @@ class SocketConnections:
             self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())
             try:
                 await socket.accept(subprotocol)
-                await connection.run()
+                with self._identity.watching(principal, partial(connection.shut, CloseCode.SIGNED_OUT, "signed out")):
+                    await connection.run()
             finally:
                 del self._open[connection]
                 code = connection.close_code

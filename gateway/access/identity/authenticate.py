@@ -1,5 +1,5 @@
-"""Authenticates callers: by an API key of the directory or of the configuration file, or a token of an identity
-provider.
+"""Authenticates callers: by an API key of the directory or of the configuration file, a token of an identity provider,
+or the session of a browser, which counts only where neither key nor token is sent.
 
 What has been seen before is answered without I/O. A key is looked up by its digest: how long that takes says nothing
 about a key, as nobody can steer what a key hashes to. Keys of the configuration are stored as plain SHA-256, because
@@ -12,15 +12,19 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import HTTPConnection
 
 from gateway.access.directory.view import View
+from gateway.access.identity import browser
+from gateway.access.identity.browser_sessions import BrowserSessions, digest_of
 from gateway.access.identity.guesses import Guesses
 from gateway.access.identity.issuers import Issuers
 from gateway.access.identity.last_used import LastUsed
-from gateway.access.identity.principal import Principal
+from gateway.access.identity.principal import ADMIN, LINK, Principal
 from gateway.access.identity.tokens import Claims, looks_like_token
 from gateway.config.settings import Settings
 from gateway.errors import Forbidden, RateLimited, Unauthorized
@@ -33,6 +37,8 @@ MAX_CREDENTIAL = 8192
 TOKENS = "token:"
 """Prefix of the name of a token's issuer, which takes the place of a key's id; ids of keys have no colon."""
 
+_KEY_HEADERS = ("authorization", "x-api-key")
+_T = TypeVar("_T")
 _BEARER = re.compile(r"[Bb]earer +([\x21-\x7e]+)")
 
 
@@ -58,26 +64,32 @@ class Identity:
         self._issuers = issuers
         self._clock = clock
         self._steady = steady
+        self.sessions: BrowserSessions | None = None
+        """Sessions of signed-in browsers, which whoever has some sets; None: no cookie is believed."""
 
     def configure(self, settings: Settings) -> None:
         """Use the limits of a new configuration; its keys are in the view."""
         self._guesses.configure(settings.server.failed_keys_per_minute)
 
     async def authenticate(self, connection: HTTPConnection) -> Principal:
-        """Return the principal of a request's `Authorization` header or, without one, of its `x-api-key`.
+        """Return the principal of a request's `Authorization` header or, without one, of its `x-api-key`; without
+        either, of the session that its cookie names.
 
         Raises:
-            Unauthorized: neither header, not a bearer token, or a key or token that is wrong, expired or disabled.
-            Forbidden: the tenant is disabled or does not exist.
+            Unauthorized: neither header nor cookie, not a bearer token, or a key, token or session that is wrong,
+                expired or disabled.
+            Forbidden: the tenant is disabled or does not exist, or a page of another origin sends the cookie.
             RateLimited: its address has tried too many wrong ones, or too many addresses have.
             Unavailable: it was not seen before and cannot be looked up at the moment.
         """
+        if (session := self._session(connection)) is not None:
+            return await self._signed_in(session)
         credential = _credential(connection.headers)
         if (principal := await self._known(credential)) is not None:
             return principal
         return await self.slowed(connection, lambda: self._unknown(credential))
 
-    async def slowed(self, connection: HTTPConnection, check: Callable[[], Awaitable[Principal]]) -> Principal:
+    async def slowed(self, connection: HTTPConnection, check: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of `check`, unless the client's address has failed too often; its failures count.
 
         Raises:
@@ -107,10 +119,12 @@ class Identity:
         """Return the same principal as it is now, for a connection that lives long.
 
         Raises:
-            Unauthorized: its key has expired, or was disabled or deleted.
+            Unauthorized: its key or session has expired, or was disabled or deleted.
             Forbidden: its tenant is disabled or was deleted.
             Unavailable: the key has changed and cannot be looked up at the moment.
         """
+        if principal.session is not None:
+            return await self._signed_in(principal.session)
         if principal.expires_at is not None:
             if principal.expires_at <= self._clock():
                 raise Unauthorized("the token of this connection has expired; connect with a new one")
@@ -120,12 +134,61 @@ class Identity:
             raise Unauthorized("the API key of this connection was deleted; connect with another one")
         return await self._principal(key)
 
+    def watching(self, principal: Principal, close: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `close` once the session of this principal has ended, while the body runs; never without a session."""
+        if principal.session is None or self.sessions is None:
+            return nullcontext()
+        return self.sessions.watching(principal.session, close)
+
+    def _session(self, connection: HTTPConnection) -> str | None:
+        """Return the digest of the session of a request that sends neither key nor token.
+
+        Raises:
+            Forbidden: a page of another origin sends the cookie.
+        """
+        if self.sessions is None or any(connection.headers.get(name) for name in _KEY_HEADERS):
+            return None
+        id = browser.cookie(connection, "session")
+        if id is None:
+            return None
+        if not browser.own_page(connection):
+            raise Forbidden(
+                "a signed-in browser may call from this server's own pages only; other programs send an API key",
+                code="origin_not_allowed",
+            )
+        return digest_of(id)
+
+    async def _signed_in(self, session: str) -> Principal:
+        """Return who has signed in, as far as the configuration and the directory still allow it.
+
+        Raises:
+            ApiError: as `authenticate` does.
+        """
+        assert self.sessions is not None
+        principal = await self.sessions.find(session)
+        if principal.key == LINK:
+            return self._local_operator(principal)
+        issuer = self._issuers.named(principal.key.removeprefix(TOKENS))
+        if issuer is None:
+            raise Unauthorized("the identity provider of this session is not trusted any more", code="session_ended")
+        subject = (principal.user or "").removeprefix(issuer.subject_prefix)
+        operator = principal.operator and subject in issuer.operators
+        return await self._user_checked(msgspec.structs.replace(principal, operator=operator))
+
+    def _local_operator(self, principal: Principal) -> Principal:
+        """Return an operator who has signed in by a one-time address, as far as its tenant is there: without one, or
+        with a disabled one, it administers and does not chat."""
+        tenant = self._view.tenant(principal.tenant)
+        if tenant is not None and not tenant.disabled:
+            return principal
+        return msgspec.structs.replace(principal, tenant="", scopes=ADMIN)
+
     async def _known(self, credential: str) -> Principal | None:
         """Return the principal of a credential that cannot be guessed and was seen before. An address that is slowed
         may still use it."""
         if looks_like_token(credential):
             claims = self._issuers.known(credential)
-            return await self._bearer(claims) if claims is not None else None
+            return await self.of_token(claims) if claims is not None else None
         if not credential.startswith(PREFIX):
             return None
         key = self._view.known_key(digest(credential, self._secret))
@@ -133,7 +196,7 @@ class Identity:
 
     async def _unknown(self, credential: str) -> Principal:
         if looks_like_token(credential):
-            return await self._bearer(await self._issuers.verify(credential))
+            return await self.of_token(await self._issuers.verify(credential))
         # Keys of the configuration may have any form.
         key = self._view.known_key(hashlib.sha256(credential.encode()).hexdigest())
         if key is None and well_formed(credential):
@@ -162,8 +225,9 @@ class Identity:
         self._last_used.touch(key.tenant, key.id)
         return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota, key.counts_as)
 
-    async def _bearer(self, claims: Claims) -> Principal:
-        """
+    async def of_token(self, claims: Claims) -> Principal:
+        """Return the principal of a verified token.
+
         Raises:
             ApiError: as `authenticate` does.
         """

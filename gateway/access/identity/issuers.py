@@ -8,11 +8,13 @@ cannot be reached leaves its last good keys in force.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import httpx2
 import msgspec
@@ -36,9 +38,15 @@ _PAUSE = 10.0
 """Seconds between two reads because of unknown keys, and after a read that failed."""
 
 
-class _Discovery(msgspec.Struct, frozen=True):
+class Discovery(msgspec.Struct, frozen=True):
+    """What an identity provider says of itself (OpenID Connect Discovery 1.0, section 3), as far as it is used."""
+
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    token_endpoint_auth_methods_supported: list[str] = msgspec.field(default_factory=lambda: ["client_secret_basic"])
+    authorization_response_iss_parameter_supported: bool = False
 
 
 class Provider:
@@ -47,6 +55,9 @@ class Provider:
     def __init__(self, settings: IssuerSettings, client: httpx2.AsyncClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.keys: KeySet | None = None
+        self.discovery: Discovery | None = None
+        """What it said of itself when its keys were read last, unless their address is configured and nobody signs in
+        there."""
         self.generation = 0
         """Number that changes with the keys."""
         self._document = b""
@@ -72,10 +83,49 @@ class Provider:
             await self.newer()
             await asyncio.sleep(self.settings.refresh if self.keys is not None else _PAUSE)
 
+    async def verify(self, token: str, settings: IssuerSettings) -> Claims:
+        """Verify a token and return its claims; its keys are read again if they do not have the token's.
+
+        Args:
+            settings: this issuer's, or with another audience.
+
+        Raises:
+            Unauthorized: it is not to be believed.
+            Unavailable: the keys have not been read yet.
+        """
+        claims = self._verified(token, settings)
+        if claims is None:
+            await self.newer()
+            claims = self._verified(token, settings)
+        if claims is not None:
+            return claims
+        if self.keys is None:
+            raise Unavailable(
+                "the keys of the token's issuer cannot be read at the moment; try again in a few seconds",
+                headers={"retry-after": "5"},
+            )
+        raise Unauthorized("the token was signed with a key that its issuer does not publish")
+
+    async def post(self, url: str, form: dict[str, str], **options: Any) -> tuple[int, bytes]:
+        """Post a form to the provider; returns status and body.
+
+        Raises:
+            httpx2.HTTPError, OSError, ValueError: there is no answer, or one that is too large.
+        """
+        async with asyncio.timeout(_TIMEOUT), self._client.stream("POST", url, data=form, **options) as response:
+            return response.status_code, await _body(response, url)
+
     async def aclose(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _verified(self, token: str, settings: IssuerSettings) -> Claims | None:
+        """Return the claims of a token; None if its key is not among those that were read."""
+        with contextlib.suppress(UnknownKey):
+            if self.keys is not None:
+                return verify(token, settings, self.keys)
+        return None
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._reading = None
@@ -83,7 +133,10 @@ class Provider:
     async def _read(self) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
-                document = await self._get(self.settings.jwks_url or await self._discover())
+                if self.settings.jwks_url is None or self.settings.client_id is not None:
+                    self.discovery = await self._discover()
+                address = self.settings.jwks_url or (self.discovery.jwks_uri if self.discovery else "")
+                document = await self._get(address)
                 keys = key_set(document, self.settings.algorithms)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RecursionError) as error:
             log.warning(
@@ -95,26 +148,23 @@ class Provider:
             self.generation += 1
         self.keys, self._document = keys, document
 
-    async def _discover(self) -> str:
-        """Discover the address of the keys by OpenID Connect Discovery 1.0, section 4."""
+    async def _discover(self) -> Discovery:
+        """Read what the provider says of itself (OpenID Connect Discovery 1.0, section 4)."""
         url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
-        found = msgspec.json.decode(await self._get(url), type=_Discovery)
+        found = msgspec.json.decode(await self._get(url), type=Discovery)
         if found.issuer != self.settings.issuer:
             raise ValueError(f"{url} is about another issuer")
-        if not safe_url(found.jwks_uri):
-            raise ValueError(f"{url}: jwks_uri must be an https:// address")
-        return found.jwks_uri
+        signs_in = ("authorization_endpoint", "token_endpoint") if self.settings.client_id is not None else ()
+        for field in ("jwks_uri", *signs_in):
+            if not safe_url(getattr(found, field)):
+                raise ValueError(f"{url}: {field} must be an https:// address")
+        return found
 
     async def _get(self, url: str) -> bytes:
         async with self._client.stream("GET", url) as response:
             if response.status_code != 200:
                 raise ValueError(f"{url} answered {response.status_code}")
-            body = b""
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > _MAX_DOCUMENT:
-                    raise ValueError(f"{url} has more than {_MAX_DOCUMENT} bytes")
-        return body
+            return await _body(response, url)
 
 
 class Issuers:
@@ -151,6 +201,15 @@ class Issuers:
         if self._client is not None:
             await self._client.aclose()
 
+    @property
+    def providers(self) -> Iterable[Provider]:
+        """All providers, as the configuration orders them."""
+        return self._providers.values()
+
+    def named(self, name: str) -> IssuerSettings | None:
+        """Settings of the issuer with this name."""
+        return next((each.settings for each in self.providers if each.settings.name == name), None)
+
     def known(self, token: str) -> Claims | None:
         """Return the claims of a token that was verified a moment ago and is still valid."""
         found = self._verified.get(_digest(token))
@@ -169,19 +228,7 @@ class Issuers:
         provider = self._providers.get(issuer_of(token))
         if provider is None:
             raise Unauthorized("the token's issuer (iss) is not one that this server trusts")
-        try:
-            claims = self._verify(token, provider)
-        except UnknownKey:
-            await provider.newer()
-            try:
-                claims = self._verify(token, provider)
-            except UnknownKey:
-                if provider.keys is None:
-                    raise Unavailable(
-                        "the keys of the token's issuer cannot be read at the moment; try again in a few seconds",
-                        headers={"retry-after": "5"},
-                    ) from None
-                raise Unauthorized("the token was signed with a key that its issuer does not publish") from None
+        claims = await provider.verify(token, provider.settings)
         until = min(claims.expires_at, self._wall() + _VERIFIED_SECONDS)
         digest = _digest(token)
         self._verified.pop(digest, None)
@@ -190,10 +237,14 @@ class Issuers:
             self._verified.popitem(last=False)
         return claims
 
-    def _verify(self, token: str, provider: Provider) -> Claims:
-        if provider.keys is None:
-            raise UnknownKey
-        return verify(token, provider.settings, provider.keys)
+
+async def _body(response: httpx2.Response, url: str) -> bytes:
+    body = b""
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > _MAX_DOCUMENT:
+            raise ValueError(f"{url} has more than {_MAX_DOCUMENT} bytes")
+    return body
 
 
 def _digest(token: str) -> bytes:

@@ -15,11 +15,18 @@ SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admi
 USE: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters"})
 """Scopes of a key that names none."""
 
+ADMIN: Final[frozenset[Scope]] = frozenset({"admin:read", "admin:write"})
+"""Scopes of an operator who acts for no tenant."""
+
+LINK: Final = "link:operator"
+"""What stands for the key of an operator who has signed in by a one-time address; ids of keys have no colon."""
+
 
 class Principal(Struct, frozen=True):
     """The caller on whose behalf something is done."""
 
     tenant: str
+    """Empty for an operator who has signed in by a one-time address where no tenant is."""
     key: str
     """Id of the API key, or of the issuer of a token, for logs."""
     user: str | None = None
@@ -32,7 +39,9 @@ class Principal(Struct, frozen=True):
     counts_as: str | None = None
     """Id of the key that its API key has replaced and whose counters it shares, if there is one."""
     expires_at: float | None = None
-    """When the token behind it expires, in seconds since 1970; None for keys, whose record says it."""
+    """When the token or session behind it expires, in seconds since 1970; None for keys, whose record says it."""
+    session: str | None = None
+    """Digest of the browser session by which the caller is known; None: a key or token was sent."""
 
     def require(self, scope: Scope) -> None:
         """

@@ -35,6 +35,9 @@ async def test_it_is_absent_from_the_public_port_then(serve: Serve) -> None:
         assert own.status_code == 200
         assert (await http.get(f"http://127.0.0.1:{port}/admin/static/js/admin.js")).status_code == 200
         assert (await http.get(f"http://127.0.0.1:{port}/v1/models", headers=HEADERS)).status_code == 404
+        link = f"http://127.0.0.1:{port}/auth/link?secret={await served.gateway.sign_in.links.make()}"
+        assert (await http.get(link)).headers["location"] == "/admin/"
+        assert (await http.get(f"http://127.0.0.1:{port}/admin/v1/me")).json()["session"]["method"] == "link"
         elsewhere = {**HEADERS, "host": "attacker.example"}
         assert (await http.get(f"http://127.0.0.1:{port}/admin/v1/tenants", headers=elsewhere)).status_code == 403
 

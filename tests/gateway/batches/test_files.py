@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from gateway.batches.files import PIECE, FileGone, FileStore, FileUpload, StoredFile, file_key
 from gateway.config.batches import BatchSettings
 from gateway.errors import Conflict, TooLarge
-from gateway.turns.seal import Seal
+from gateway.storage.seal import Seal
 from tests.gateway.batches.use import jsonl, line
 
 pytestmark = pytest.mark.anyio

@@ -25,8 +25,8 @@ from gateway.protocol.requests import Message
 from gateway.records.directory import Key, Tenant
 from gateway.records.quota import Amounts, LimitSubject, Quota
 from gateway.storage.presence import Presence
+from gateway.storage.seal import Seal
 from gateway.turns.conversations import Conversations
-from gateway.turns.seal import Seal
 from tests.conftest import redis_server
 from tests.gateway.billing.test_ledger import entry
 from tests.redis_topologies import cluster, cluster_url

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 
 from gateway.config.settings import Settings, TenantSettings, demo_settings
 from gateway.engines.arrival import ArrivalState
@@ -29,10 +30,14 @@ pytestmark = pytest.mark.anyio
 async def client(settings: Settings, arrivals: ArrivalState | None = None) -> AsyncIterator[httpx2.AsyncClient]:
     """Requests to an application that has the page's routes only."""
     app = Starlette(routes=page.routes)
-    app.state.gateway = SimpleNamespace(settings=settings, arrivals=arrivals or ArrivalState())
+    app.state.gateway = SimpleNamespace(settings=settings, arrivals=arrivals or ArrivalState(), signed_in=nobody)
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
         yield client
+
+
+async def nobody(request: Request) -> None:
+    """Nobody has signed in."""
 
 
 def packages() -> list[dict[str, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from gateway.config.settings import TurnSettings
+from gateway.storage.seal import Seal
 from gateway.turns.compaction import Compactions
 from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
-from gateway.turns.seal import Seal
 
 
 def context(redis: Redis | None = None) -> Context:

@@ -16,10 +16,10 @@ from gateway.config.settings import TurnSettings
 from gateway.errors import Conflict, NotFound, Unavailable
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Routed, TextDelta
+from gateway.storage.seal import Seal
 from gateway.turns import conversations as module
 from gateway.turns.conversations import BYTES_KEY, CONVERSATION_KEY, INDEX_KEY, Conversations
 from gateway.turns.ids import new_conversation_id
-from gateway.turns.seal import Seal
 from gateway.turns.turn import Turn
 from tests.gateway.turns.contexts import context
 

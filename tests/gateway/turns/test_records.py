@@ -13,11 +13,11 @@ from gateway.access.identity import Principal
 from gateway.errors import RateLimited
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TextDelta, TokenUsage
+from gateway.storage.seal import BrokenSeal, Seal
 from gateway.turns.creations import CLAIM_KEY
 from gateway.turns.mailbox import INBOX_KEY
 from gateway.turns.messages import decode_record, encode
 from gateway.turns.records import INDEX_KEY, MAX_RECORD, RECORD_KEY, RecordState, TurnRecords, record_of, restore
-from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn
 from tests.conftest import redis_server
 from tests.gateway.conftest import eventually

@@ -17,6 +17,7 @@ export class ApiFailure extends Error {
 /**
  * @typedef {object} Config
  * @property {string | null} key the key of the embedded default; null: ask the user
+ * @property {boolean} signed_in whether the browser has a session that may chat without a key
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
  * @property {import("./coming.js").ComingTier[]} coming tiers whose models are being fetched
  * @property {boolean} none_fetched whether this repository's model serves because no other could be fetched
@@ -89,7 +90,8 @@ const posted = (key, body) => ({
   body: JSON.stringify(body),
 });
 
-const authorization = (key) => ({ authorization: `Bearer ${key}` });
+/** Without a key the browser's session says who asks. */
+const authorization = (key) => (key ? { authorization: `Bearer ${key}` } : {});
 
 async function request(path, options = {}) {
   let response;

@@ -21,6 +21,7 @@ import { download, fromFile, toMarkdown, toText } from "./transfer.js";
 import { isOver } from "./turn.js";
 
 const CONFIG_PAUSE = 2000;
+const SIGNED_OUT = "You are not signed in any more.";
 
 const ofTab = storageOf("sessionStorage");
 const ofBrowser = storageOf("localStorage");
@@ -28,6 +29,8 @@ const history = await History.open();
 byId("unkept").hidden = history.lasting;
 
 const key = remembered(ofTab, "key");
+let signedIn = false;
+const known = () => signedIn || Boolean(key.get());
 const cardOpen = remembered(ofBrowser, "cards");
 const badge = connectionBadge(byId("connection"));
 const models = picker(byId("model"), remembered(ofBrowser, "model"));
@@ -56,13 +59,13 @@ const askForKey = keyDialog({ dialog: byId("key-dialog"), input: byId("key"), er
 const connection = new Connection({
   url: new URL("v1/responses", document.baseURI.replace(/^http/, "ws")).href,
   // A question may be asked before the configuration has told the key: it is sent once `start` connects.
-  ready: () => Boolean(key.get()),
+  ready: known,
   ticket: () => getTicket(key.get()),
   needed: () => chats.active,
   onstate: (state, detail) => {
     badge(state, detail);
     if (state === "idle" || state === "waiting" || state === "refused") chats.disconnected();
-    if (state === "refused") askForKey(key.get() ? detail.message : "");
+    if (state === "refused") askForKey(key.get() ? detail.message : signedIn ? SIGNED_OUT : "");
   },
   onopen: () => chats.connected(),
   onevent: (event) => chats.receive(event),
@@ -251,10 +254,11 @@ async function start() {
   }
   context.tiers = config.tiers;
   showComing(config);
+  signedIn = config.signed_in;
   if (!key.get() && config.key) key.set(config.key);
   view.list(chats.current.turns);
   dock.show();
-  if (!key.get()) {
+  if (!known()) {
     badge("refused", {});
     askForKey();
     return;

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from email.message import Message
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -68,16 +69,21 @@ class ProviderServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                provider.asked[self.path] += 1
+                self._answer(b"")
+
+            def do_POST(self) -> None:
+                self._answer(self.rfile.read(int(self.headers["content-length"])))
+
+            def _answer(self, body: bytes) -> None:
+                provider.asked[self.path.partition("?")[0]] += 1
                 provider.hold.wait(20)
-                page = provider.pages.get(self.path, 404)
-                self.send_response(page if isinstance(page, int) else 200)
-                if page == 302:
-                    self.send_header("location", "/jwks")
-                self.send_header("content-length", "0" if isinstance(page, int) else str(len(page)))
+                status, location, page = provider.answer(self.path, self.headers, body)
+                self.send_response(status)
+                if location:
+                    self.send_header("location", location)
+                self.send_header("content-length", str(len(page)))
                 self.end_headers()
-                if not isinstance(page, int):
-                    self.wfile.write(page)
+                self.wfile.write(page)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -89,6 +95,13 @@ class ProviderServer:
         self.pages["/.well-known/openid-configuration"] = json.dumps(
             {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"}
         ).encode()
+
+    def answer(self, path: str, headers: Message, body: bytes) -> tuple[int, str, bytes]:
+        """Return status, `Location` and body of an answer."""
+        page = self.pages.get(path, 404)
+        if isinstance(page, int):
+            return page, "/jwks" if page == 302 else "", b""
+        return 200, "", page
 
     def publish(self, *keys: dict[str, Any]) -> None:
         """Publish these keys and no others."""

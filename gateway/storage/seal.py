@@ -1,4 +1,4 @@
-"""Seals what holds text before it goes to Redis: AES-256-GCM with keys derived from the installation's secret.
+"""Seals what others may hold but not read: AES-256-GCM with keys derived from the installation's secret.
 
 Each process has a key of its own, derived from a random salt that stands before what it seals, and counts its nonces:
 no nonce is ever used twice with one key, however much is sealed.
