@@ -66,6 +66,8 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
     scope: str = "user"
     """Who may be given it; see `cache.policy.Scope`."""
     tags: tuple[str, ...] = ()
+    options: str = ""
+    """What the tiers came to when it was written, as its gateway wrote that; empty if none was chosen."""
     created: float = 0.0
     """Seconds since the epoch, by Redis' clock; set when it is stored."""
 
@@ -83,6 +85,7 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
             "scope": self.scope,
             "tags": " ".join(self.tags),
             **({} if self.stop is None else {"stop": self.stop}),
+            **({"options": self.options} if self.options else {}),
         }
 
 
@@ -275,6 +278,7 @@ def read_entry(flat: Sequence[bytes]) -> CachedAnswer | None:
             stop=fields.get("stop"),
             scope=fields["scope"],
             tags=tuple(fields["tags"].split()),
+            options=fields.get("options", ""),
             created=float(fields["created"]),
         )
     except (ValueError, KeyError):  # a UnicodeDecodeError and msgspec's errors are ValueErrors

@@ -1,8 +1,9 @@
 """Corrects a model of success by what people thought of answers, and refuses a model that got worse.
 
-Feedback is scarce, and only about the tier that answered. So a refit moves two numbers per tier: slope and offset of
-its sigmoid on the log-odds, with a prior that keeps them where they were. Each opinion counts by the inverse of the
-probability with which its tier was chosen (self-normalised inverse propensity scoring), up to `HEAVIEST`.
+Feedback is scarce. So a refit moves two numbers per tier: slope and offset of its sigmoid on the log-odds, with a prior
+that keeps them where they were. An opinion is about the tier that answered; a preference is about two tiers that have
+answered the same question (Bradley and Terry, 1952). Each counts by the inverse of the probability with which the
+question's tier was chosen (self-normalised inverse propensity scoring), up to `HEAVIEST`.
 
 A frozen suite decides whether the result may be used: that of this release's model, of questions that no model has
 learnt from; or the one that a model of `roundhouse route evaluate` carries, of the questions that it was fitted on,
@@ -41,6 +42,17 @@ class Opinion(Struct, frozen=True):
     """Probability that the tier answers well, as the model said at the time."""
     propensity: float
     good: bool
+
+
+class Preference(Struct, frozen=True, kw_only=True):
+    """The answer of one tier preferred over that of another one to the same question."""
+
+    better: str
+    worse: str
+    probabilities: tuple[float, float]
+    """Probabilities that each of the two answers well, as the model said at the time."""
+    propensity: float
+    """Of the tier that the question was routed to."""
 
 
 class Suite(Struct, frozen=True, kw_only=True):
@@ -92,33 +104,27 @@ class RefitVerdict(Struct, frozen=True):
         return below or self.brier.value > BRIER_TOLERANCE
 
 
-def refit(model: SuccessModel, opinions: Sequence[Opinion]) -> bytes:
-    """Return the file of a model whose sigmoids fit the opinions better."""
+def refit(model: SuccessModel, opinions: Sequence[Opinion], preferences: Sequence[Preference] = ()) -> bytes:
+    """Return the file of a model whose sigmoids fit the opinions and preferences better."""
     arrays = dict(model.arrays)
-    moves = [_moved([each for each in opinions if each.tier == tier]) for tier in TIERS]
+    moves = _moves(opinions, preferences)
     for name in ("feature_calibration", "embedding_calibration"):
         lines = arrays[name]
         arrays[name] = np.array(
             [[slope * line[0], slope * line[1] + offset] for line, (slope, offset) in zip(lines, moves, strict=True)],
             np.float32,
         )
-    arrays["calibration"] = calibrated(arrays["calibration"], np.array(moves, np.float32))
+    arrays["calibration"] = calibrated(arrays["calibration"], moves.astype(np.float32))
     # The types of the file: bytes where nothing more is in them.
     kept = {name: array.astype(model.types[name]) for name, array in arrays.items()}
-    return write(kept, msgspec.structs.replace(model.metadata, corrected_by=len(opinions)))
+    return write(kept, msgspec.structs.replace(model.metadata, corrected_by=len(opinions) + len(preferences)))
 
 
-def _moved(opinions: Sequence[Opinion], steps: int = 50) -> tuple[float, float]:
-    """Slope and offset that are most likely after these opinions: Newton's method on a penalised logistic."""
-    at = np.array([1.0, 0.0])
-    if not opinions:
-        return 1.0, 0.0
-    said = np.clip([each.probability for each in opinions], 1e-6, 1 - 1e-6)
-    design = np.stack([np.log(said / (1 - said)), np.ones(len(opinions))], axis=1)
-    weight = np.minimum(HEAVIEST, 1.0 / np.array([each.propensity for each in opinions]))
-    weight /= weight.mean()
-    good = np.array([each.good for each in opinions], np.float64)
-    prior, center = np.diag([SLOPE_SPREAD**-2, OFFSET_SPREAD**-2]), np.array([1.0, 0.0])
+def _moves(opinions: Sequence[Opinion], preferences: Sequence[Preference], steps: int = 50) -> Values:
+    """Slope and offset of each tier that are most likely after these: Newton's method on a penalised logistic."""
+    center = np.tile([1.0, 0.0], len(TIERS))
+    design, good, weight = _evidence(opinions, preferences)
+    prior, at = np.diag(np.tile([SLOPE_SPREAD**-2, OFFSET_SPREAD**-2], len(TIERS))), center
     for _ in range(steps):
         now = 1.0 / (1.0 + np.exp(-np.clip(design @ at, -30, 30)))
         gradient = design.T @ (weight * (now - good)) + prior @ (at - center)
@@ -127,7 +133,36 @@ def _moved(opinions: Sequence[Opinion], steps: int = 50) -> tuple[float, float]:
         at = at - step / max(1.0, float(np.abs(step).max()))  # far from the end the parabola is a poor guide
         if np.abs(step).max() < 1e-10:
             break
-    return float(at[0]), float(at[1])
+    return at.reshape(len(TIERS), 2)
+
+
+def _evidence(opinions: Sequence[Opinion], preferences: Sequence[Preference]) -> tuple[Values, Values, Values]:
+    """Return a row of the design for each opinion and preference, what it says, and its weight.
+
+    Whoever prefers one answer says that it is good and the other is not. If only one of the two is good, the odds that
+    it is this one are its odds divided by the other's: a preference is a row too, the difference of log-odds.
+    """
+    design = np.zeros((len(opinions) + len(preferences), 2 * len(TIERS)))
+    kinds = np.full(len(design), len(TIERS))
+    for row, opinion in enumerate(opinions):
+        kinds[row] = TIERS.index(opinion.tier)
+        _add(design[row], opinion.tier, opinion.probability, 1.0)
+    for row, preference in enumerate(preferences, len(opinions)):
+        _add(design[row], preference.better, preference.probabilities[0], 1.0)
+        _add(design[row], preference.worse, preference.probabilities[1], -1.0)
+    good = np.array([*(each.good for each in opinions), *(True for _ in preferences)], np.float64)
+    propensities = [*(each.propensity for each in opinions), *(each.propensity for each in preferences)]
+    weight = np.minimum(HEAVIEST, 1.0 / np.array(propensities, np.float64))
+    for kind in np.unique(kinds):
+        weight[kinds == kind] /= weight[kinds == kind].mean()
+    return design, good, weight
+
+
+def _add(row: Values, tier: str, probability: float, sign: float) -> None:
+    """Add a tier's log-odds to a row, as factors of its slope and offset."""
+    said = min(max(probability, 1e-6), 1 - 1e-6)
+    at = 2 * TIERS.index(tier)
+    row[at : at + 2] += sign * np.log(said / (1 - said)), sign
 
 
 def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:

@@ -171,6 +171,8 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
     """Number of the others."""
     asleep: str = ""
     """The wanted tier, if it sleeps and another one stands in."""
+    unavailable: Mapping[str, str] = {}
+    """What keeps tiers from answering that a request for `auto` could have had, by tier."""
 
 
 class TierAsleep(Exception):
@@ -226,15 +228,11 @@ def route(
     usable = _usable(request, fitting, sleeping, wanted)
     order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
     chosen = order[0]
-    awaited = next((each for each in coming if each.tier == wanted), None)
     slept = any(each.tier == wanted for each in sleeping)
-    why = _why(request, wanted, chosen, bool(awaited) or slept or any(c.tier == wanted for c in fitting))
-    if awaited is not None:
-        state = str(awaited)
-    elif slept:
-        state = "is asleep"
-    else:
-        state = "is full" if any(c.tier == wanted and c.full and c.connected for c in fitting) else "is not available"
+    awaited = any(each.tier == wanted for each in coming)
+    why = _why(request, wanted, chosen, awaited or slept or any(c.tier == wanted for c in fitting))
+    up = {c.tier for c in usable}
+    offered = request.choice.offered if request.choice else ()
     return RouteDecision(
         tier=chosen.tier,
         model=chosen.model,
@@ -242,9 +240,10 @@ def route(
         why=why,
         complexity=request.complexity.score,
         choice=request.choice,
-        reasons=_sentences(request, wanted, chosen, why, state),
+        reasons=_sentences(request, wanted, chosen, why, _state(wanted, fitting, sleeping, coming)),
         fallbacks=tuple(c.replica for c in order[1:]),
         asleep=wanted if slept and chosen.tier != wanted else "",
+        unavailable={tier: _state(tier, fitting, sleeping, coming) for tier in offered if tier not in up},
     )
 
 
@@ -271,6 +270,21 @@ def _usable(
         raise NoRoute(Refusal.FULL, f"too many requests are being answered ({models}); try again later")
     models = ", ".join(sorted({c.model for c in fitting}))
     raise NoRoute(Refusal.UNAVAILABLE, f"no engine that could answer is up ({models}); try again in a few seconds")
+
+
+def _state(
+    tier: str, fitting: Sequence[RouteCandidate], sleeping: Sequence[SleepingTier], coming: Sequence[ComingTier]
+) -> str:
+    """Say what keeps a tier from answering."""
+    awaited = next((each for each in coming if each.tier == tier), None)
+    if awaited is not None:
+        return str(awaited)
+    if any(each.tier == tier for each in sleeping):
+        return "is asleep"
+    there = [each for each in fitting if each.tier == tier]
+    if not there:
+        return "cannot hold the prompt"
+    return "is full" if any(each.full and each.connected for each in there) else "is not available"
 
 
 _Place = TypeVar("_Place", RouteCandidate, SleepingTier)

@@ -13,7 +13,7 @@ from rich.table import Table
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
 from gateway.cli.evaluate import evaluate
 from gateway.config.settings import SettingsError
-from router.refit import Opinion
+from router.refit import Opinion, Preference
 
 
 @click.group()
@@ -101,7 +101,7 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
 
     Set `router.model` to the new file to use it. Example: roundhouse route refit --tenant acme --output corrected.model
     """
-    from gateway.pipeline.routing.decisions import opinions, read, read_feedback
+    from gateway.pipeline.routing.decisions import opinions, preferences, read, read_feedback
     from gateway.pipeline.routing.tiers import read_model
     from router.refit import judge, read_suite
     from router.refit import refit as corrected
@@ -109,25 +109,27 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
 
     settings = load_settings(config)
 
-    async def collect(redis: Redis) -> list[Opinion]:
-        found: list[Opinion] = []
+    async def collect(redis: Redis) -> tuple[list[Opinion], list[Preference]]:
+        thought: list[Opinion] = []
+        preferred: list[Preference] = []
         for tenant in tenants:
             decisions, feedback = await read(redis, tenant, count), await read_feedback(redis, tenant, count)
-            found += opinions(decisions, feedback, model.version)
-        return found
+            thought += opinions(decisions, feedback, model.version)
+            preferred += preferences(decisions, feedback, model.version)
+        return thought, preferred
 
     try:
         model = read_model(settings.router.model)
         suite = read_suite(model)
-        thought = with_redis(settings, collect)
+        thought, preferred = with_redis(settings, collect)
     except (SettingsError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    if not thought:
+    if not (thought or preferred):
         raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
-    content = corrected(model, thought)
+    content = corrected(model, thought, preferred)
     new = SuccessModel.read(content)
     verdict = judge(new, model, suite)
-    click.echo(f"{len(thought)} opinions; on the frozen suite, new less old:")
+    click.echo(f"{len(thought)} opinions, {len(preferred)} comparisons; on the frozen suite, new less old:")
     click.echo(f"  area {verdict.area} (more is better)")
     click.echo(f"  Brier {verdict.brier} (less is better)")
     if verdict.worse:

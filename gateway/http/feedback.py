@@ -5,35 +5,81 @@ Ids of chat completions and completions are accepted too.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.access.identity import Principal
+from gateway.errors import InvalidRequest, NotFound
 from gateway.http.exchange import JsonResponse, read_object
+from gateway.pipeline.routing.decisions import Compared, FeedbackReason
 from gateway.protocol.requests import converted
-from gateway.services import gateway_of
+from gateway.services import Gateway, gateway_of
+from gateway.turns import Turn
 from gateway.turns.ids import response_id
+
+MOST_COMPARED = 8
+"""Most answers over which one is preferred at once."""
 
 
 class FeedbackCreate(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a feedback request."""
 
-    rating: Literal["up", "down"] | None
+    rating: Literal["up", "down", "preferred"] | None
+    reason: FeedbackReason | None = None
+    over: Annotated[list[str], Meta(max_length=MOST_COMPARED)] = []
 
 
 async def create(request: Request) -> Response:
-    """Record a rating of a response of the caller's tenant, or withdraw it; a response's last rating counts."""
+    """Record a rating of a response of the caller's tenant, or withdraw it; a response's last rating counts.
+
+    `preferred` is no rating of one response: it says that it is better than those named in `over`.
+    """
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     body = converted(await read_object(request), FeedbackCreate)
+    if body.reason is not None and body.rating != "down":
+        raise InvalidRequest("reason: only with the rating 'down'", param="reason")
+    if (body.rating == "preferred") != bool(body.over):
+        raise InvalidRequest("over: the responses over which one is 'preferred', and only with that", param="over")
     turn = await gateway.turns.find(response_id(request.path_params["id"]), principal)
-    gateway.decisions.think(principal.tenant, turn.id, body.rating or "withdrawn")
-    if body.rating == "down" and gateway.similar is not None:
+    over = [await _beside(turn, named, gateway, principal) for named in dict.fromkeys(map(response_id, body.over))]
+    if body.rating == "preferred":
+        gateway.decisions.prefer(principal.tenant, _compared(turn), [_compared(other) for other in over])
+    else:
+        gateway.decisions.think(principal.tenant, turn.id, body.rating or "withdrawn", body.reason)
+    if body.rating == "down" and body.reason != "too_slow" and gateway.similar is not None:
         gateway.similar.disliked(principal.tenant, turn.id)
-    return JsonResponse({"object": "response.feedback", "response_id": turn.id, "rating": body.rating})
+    noted = {"rating": body.rating, "reason": body.reason, "over": [other.id for other in over]}
+    return JsonResponse({"object": "response.feedback", "response_id": turn.id, **noted})
+
+
+async def _beside(turn: Turn, named: str, gateway: Gateway, principal: Principal) -> Turn:
+    """Return another answer of the same user to the question of `turn`.
+
+    Raises:
+        NotFound: there is none, or it or `turn` is another user's.
+        InvalidRequest: it answers another question, or is the same.
+    """
+    other = await gateway.turns.find(named, principal)
+    if not turn.principal.user == other.principal.user == principal.user:
+        raise NotFound(f"over: no response {named[:80]!r} of the same user", param="over", code="response_not_found")
+    if other.id == turn.id or _question(other) != _question(turn):
+        raise InvalidRequest(f"over: {named[:80]!r} is no other answer to the same question", param="over")
+    return other
+
+
+def _question(turn: Turn) -> object:
+    """Return what a turn was asked last."""
+    return turn.conversation[-1:], turn.request.prompt
+
+
+def _compared(turn: Turn) -> Compared:
+    routed = turn.log.routed
+    return Compared(turn.id, routed.tier if routed is not None and routed.base_model is None else "")
 
 
 routes: list[BaseRoute] = [Route("/v1/responses/{id}/feedback", create, methods=["POST"])]

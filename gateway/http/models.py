@@ -15,7 +15,7 @@ from gateway.engines.pool import Pool
 from gateway.errors import ModelNotFound
 from gateway.http.exchange import JsonResponse
 from gateway.pipeline.routing.canaries import exists
-from gateway.records.directory import Tenant
+from gateway.records.directory import Price, Tenant
 from gateway.services import Gateway, gateway_of
 from router.route import AUTO
 
@@ -56,10 +56,11 @@ def model_list(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     tenant = gateway.view.tenant(principal.tenant)
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
     auto = [_model(AUTO, None, max(pool.context for pool in pools))] if pools else []
-    tiers = [_model(pool.tier, pool.tier, pool.context) for pool in pools if pool.name != pool.tier]
-    models = [_model(pool.name, pool.tier, pool.context) for pool in pools]
+    priced = [(pool, gateway.view.price(pool.name)) for pool in pools]
+    tiers = [_model(pool.tier, pool.tier, pool.context, price) for pool, price in priced if pool.name != pool.tier]
+    models = [_model(pool.name, pool.tier, pool.context, price) for pool, price in priced]
     adapters = [
-        _adapter(name, pointer, gateway.engines.pool(pointer.model))
+        _adapter(name, pointer, gateway.engines.pool(pointer.model), gateway.view.price(pointer.model, name))
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
         if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
     ]
@@ -82,11 +83,16 @@ def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
     hello = gateway.embedder.hello if gateway.embedder else None
     if hello is None or not (tenant is None or tenant.may_use(hello.model)):
         return []
-    return [_model(hello.model, None, hello.max_tokens) | {"type": "embedding", "dimensions": hello.dimensions}]
+    shown = _model(hello.model, None, hello.max_tokens, gateway.view.price(hello.model))
+    return [shown | {"type": "embedding", "dimensions": hello.dimensions}]
 
 
-def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
-    """Describe a name: OpenAI's four fields, then ours."""
+def _model(name: str, tier: str | None, context: int, price: Price | None = None) -> dict[str, Any]:
+    """Describe a name: OpenAI's four fields, then ours.
+
+    Args:
+        price: None also where the price depends on who answers.
+    """
     return {
         "id": name,
         "object": "model",
@@ -95,12 +101,18 @@ def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
         "type": "chat",
         "tier": tier,
         "context_length": context,
+        "price": price
+        and {
+            "input": price.input,
+            "cached_input": price.input if price.cached_input is None else price.cached_input,
+            "output": price.output,
+        },
     }
 
 
-def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
+def _adapter(name: str, pointer: Pointer, pool: Pool, price: Price | None) -> dict[str, Any]:
     """A model that is another one with an adapter: `parent` and `root` name the base, as other servers have it."""
-    return _model(name, pool.tier, pool.context) | {
+    return _model(name, pool.tier, pool.context, price) | {
         "created": int(pointer.updated),
         "parent": pool.name,
         "root": pool.name,

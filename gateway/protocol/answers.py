@@ -134,7 +134,9 @@ class ResponseFeedback(Struct):
 
     object: Literal["response.feedback"]
     response_id: str
-    rating: Literal["up", "down"] | None
+    rating: Literal["up", "down", "preferred"] | None
+    reason: str | None
+    over: list[str]
 
 
 class CompletionUsage(Struct):
@@ -342,6 +344,14 @@ class BatchList(Struct):
     has_more: bool
 
 
+class ModelObjectPrice(Struct):
+    """Prices of tokens in micro-dollars per million."""
+
+    input: int
+    cached_input: int
+    output: int
+
+
 class Model(Struct):
     """A name that `model` may have."""
 
@@ -352,6 +362,7 @@ class Model(Struct):
     type: Literal["chat", "embedding"]
     tier: str | None
     context_length: int
+    price: ModelObjectPrice | None
 
 
 class ModelObjectList(Struct):

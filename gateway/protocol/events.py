@@ -30,6 +30,7 @@ from gateway.protocol.stream import (
     TurnEvent,
 )
 from gateway.protocol.tools import Tool
+from router.options import TierOption
 
 Event = dict[str, Any]
 
@@ -199,6 +200,7 @@ class ResponseView:
                     "reasons": list(routed.reasons),
                     "probabilities": routed.probabilities
                     and dict(zip(("small", "medium", "large"), routed.probabilities, strict=True)),
+                    "options": [_option(option) for option in routed.options],
                     "cache": routed.cache,
                     "cache_reason": routed.cache_reason or None,
                     "scores": {
@@ -331,6 +333,11 @@ def _usage(usage: TokenUsage) -> Event:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.total_tokens,
     }
+
+
+def _option(option: TierOption) -> Event:
+    shown = msgspec.structs.asdict(option)
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in shown.items()}
 
 
 def _earlier(earlier: Earlier) -> Event:

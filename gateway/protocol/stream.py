@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from engine.text.processor import SamplingDefaults
 from gateway.errors import ApiError
+from router.options import Options
 from router.replica import Score
 
 CacheOutcome = Literal["hit", "miss", "bypass"]
@@ -78,6 +79,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Grounds of the decision, for people."""
     probabilities: tuple[float, float, float] | None = None
     """Probability that the small, medium and large tier answer well, where it is known."""
+    options: Options = ()
+    """What the tiers came to, where one was chosen; of an answer from the cache, when it was written."""
     cache: CacheOutcome = "miss"
     cache_reason: str = ""
     """Reason of the cache's outcome in one word; see docs/caching.md."""

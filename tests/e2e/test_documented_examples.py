@@ -14,7 +14,9 @@ from tests.e2e.conftest import Installation
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["batches.md", "protocol.md", "structured-output.md", "tools.md", "usage.md"])
+@pytest.mark.parametrize(
+    "page", ["batches.md", "protocol.md", "routing.md", "structured-output.md", "tools.md", "usage.md"]
+)
 def test_the_programs_of_a_page_run(page: str, roundhouse: Installation) -> None:
     """One after the other, as a reader would: later ones use what earlier ones have defined."""
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)

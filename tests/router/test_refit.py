@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from router.refit import Opinion, judge, read_suite, refit
+from router.refit import Opinion, Preference, judge, read_suite, refit
 from router.success import SuccessModel, shipped
 from router.tier import TIERS
 
@@ -55,6 +55,41 @@ def test_the_correction_finds_what_is_true() -> None:
     old, new = (each.arrays["embedding_calibration"] for each in (shipped(), model))
     assert new[:, 1] - old[:, 1] == pytest.approx(np.full(3, 0.7), abs=0.25)
     assert (truth(before) > before).all()
+
+
+def preferences(gain: float, number: int = 3000) -> list[Preference]:
+    """Of questions of the suite, where only one of two tiers answers well: which it is. The large tier's odds are those
+    that the model gives, times e to the power of `gain`."""
+    generator = np.random.default_rng(1)
+    suite = read_suite(shipped())
+    believed = shipped().estimate(suite.vectors, suite.projected)[0].astype(float)
+    odds = believed / (1 - believed) * np.exp([0.0, 0.0, gain])
+    true = odds / (1 + odds)
+    found = []
+    while len(found) < number:
+        row, (first, second) = generator.integers(len(true)), generator.choice(3, 2, replace=False)
+        good = generator.random(3) < true[row]
+        if good[first] and not good[second]:
+            sides = (float(believed[row, first]), float(believed[row, second]))
+            found.append(
+                Preference(better=TIERS[first], worse=TIERS[second], probabilities=sides, propensity=float(1 / 3))
+            )
+    return found
+
+
+def test_preferences_move_both_sides() -> None:
+    """The large tier is better than the model says beside the others, so that it rises and they fall."""
+    model = SuccessModel.read(refit(shipped(), [], preferences(0.7)))
+    moved = model.arrays["embedding_calibration"][:, 1] - shipped().arrays["embedding_calibration"][:, 1]
+    assert moved[2] - moved[:2] == pytest.approx([0.7, 0.7], abs=0.25)
+    assert moved[2] > 0 > moved[:2].max()
+    assert model.metadata.corrected_by == 3000
+
+
+def test_preferences_that_agree_with_the_model_change_little() -> None:
+    model = SuccessModel.read(refit(shipped(), [], preferences(0.0)))
+    assert model.arrays["embedding_calibration"] == pytest.approx(shipped().arrays["embedding_calibration"], abs=0.3)
+    assert not judge(model, shipped(), read_suite(model)).worse
 
 
 def test_without_opinions_nothing_changes() -> None:

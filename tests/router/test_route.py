@@ -21,8 +21,10 @@ from router.route import (
     RouteReason,
     RouteRequest,
     RoutingPolicy,
+    SleepingTier,
     route,
 )
+from router.tier import Outlook, Terms, ValueSource, choose
 
 POLICY = RoutingPolicy(medium_from=0.2, large_from=0.45)
 
@@ -34,6 +36,7 @@ def engine(tier: str, number: int = 0, **facts: object) -> RouteCandidate:
 
 
 ALL = [engine(tier) for tier in TIERS]
+SMALL_COMING = ComingTier(tier="small", model="model-small", size=100_000_000, here=50_000_000)
 
 
 def ask(model: str = AUTO, complexity: float = 0.0, output: int = 1) -> RouteRequest:
@@ -236,3 +239,20 @@ def test_who_stands_in_says_what_is_wrong_with_the_tier(facts: dict[str, bool], 
     decision = decide(ask(), [engine("small", **facts), engine("medium")])
     assert decision.why is RouteReason.FALLBACK
     assert decision.reasons[-1] == f"the small tier is {state}, the medium tier stands in"
+
+
+def test_what_keeps_each_tier_from_answering_is_told_to_requests_that_leave_it_open() -> None:
+    """Of those that were open to it, and did not answer."""
+    choice = choose(Outlook(ValueSource.COMPLEXITY, 0.0), Terms(0.2, 0.2, (0.1, 0.3, 1.0)), offered=("small", "large"))
+    asked = msgspec.structs.replace(ask(), choice=choice)
+    engines = [engine("small", full=True), engine("medium"), engine("large")]
+    assert decide(asked, engines).unavailable == {"small": "is full"}
+    assert decide(asked, [engine("small"), engine("medium"), engine("large", context=5)]).unavailable == {
+        "large": "cannot hold the prompt"
+    }
+    asleep = SleepingTier(tier="large", model="model-large", context=1000, prompt_tokens=10)
+    assert route(asked, engines[1:2], POLICY, [SMALL_COMING], [asleep]).unavailable == {
+        "small": "is coming: 50 % of 100 MB",
+        "large": "is asleep",
+    }
+    assert decide(ask(), engines).unavailable == {}

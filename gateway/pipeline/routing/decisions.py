@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from router.cascade import Escalation
 from router.cascade import again as again_escalated
-from router.refit import Opinion
+from router.refit import Opinion, Preference
 from router.tier import TIERS, TierChoice, ValueSource, again
 
 log = logging.getLogger("roundhouse.decisions")
@@ -65,17 +65,34 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return escalated and again(self.choice) == self.choice
 
 
-Signal = Literal["up", "down", "withdrawn", "regenerate", "edit"]
-"""Kinds of feedback: a thumb up, down or taken back, the same question asked again, or the last question reworded."""
+Signal = Literal["up", "down", "withdrawn", "preferred", "regenerate", "edit"]
+"""Kinds of feedback: a thumb up, down or taken back, an answer preferred over others, the same question asked again, or
+the last question reworded."""
+FeedbackReason = Literal["wrong", "incomplete", "off_format", "too_slow", "unsafe"]
+"""Reasons of a thumb down."""
 
 
-class Feedback(Struct, frozen=True, kw_only=True):
+class Compared(Struct, frozen=True):
+    """A response beside which another one was preferred."""
+
+    response: str
+    tier: str
+    """Tier that answered; empty if an adapter did, of which the router believes nothing."""
+
+
+class Feedback(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A user's judgement of a response, given or inferred from what they did next."""
 
     response: str
     at: int
     """Unix time of the feedback in milliseconds."""
     signal: Signal
+    reason: FeedbackReason | None = None
+    """Reason of a thumb down, if one was given."""
+    tier: str = ""
+    """Of a preferred response, as `Compared.tier`."""
+    over: tuple[Compared, ...] = ()
+    """Answers to the same question over which the response is preferred."""
 
 
 class DecisionLog:
@@ -89,9 +106,18 @@ class DecisionLog:
         """Write a decision with the next flush. Args: keep: entries of the tenant that are kept (about)."""
         self._waiting.append((KEY.format(tenant=tenant), keep, "decision", msgspec.json.encode(entry)))
 
-    def think(self, tenant: str, response: str, signal: Signal) -> None:
+    def think(self, tenant: str, response: str, signal: Signal, reason: FeedbackReason | None = None) -> None:
         """Write a user's judgement of a response with the next flush."""
-        feedback = Feedback(response=response, at=int(time.time() * 1000), signal=signal)
+        self._note(tenant, Feedback(response=response, at=_now(), signal=signal, reason=reason))
+
+    def prefer(self, tenant: str, preferred: Compared, over: Sequence[Compared]) -> None:
+        """Write with the next flush that a user prefers an answer over others to the same question."""
+        feedback = Feedback(
+            response=preferred.response, at=_now(), signal="preferred", tier=preferred.tier, over=tuple(over)
+        )
+        self._note(tenant, feedback)
+
+    def _note(self, tenant: str, feedback: Feedback) -> None:
         key = FEEDBACK_KEY.format(tenant=tenant)
         self._waiting.append((key, FEEDBACK_ENTRIES, "feedback", msgspec.json.encode(feedback)))
 
@@ -135,20 +161,58 @@ async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]
 
 def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Opinion]:
     """Return feedback beside the probabilities of one version of the model. The newest thumb on a response counts;
-    without one, or if it was taken back, the newest inferred judgement."""
-    thumbs: dict[str, Signal] = {}
-    inferred: dict[str, Signal] = {}
+    without one, or if it was taken back, the newest inferred judgement. A thumb down for slowness says nothing of what
+    was answered."""
+    thumbs: dict[str, Feedback] = {}
+    inferred: dict[str, Feedback] = {}
     for thought in sorted(feedback, key=lambda thought: thought.at):
-        given = thumbs if thought.signal in ("up", "down", "withdrawn") else inferred
-        given[thought.response] = thought.signal
-    said = inferred | {response: signal for response, signal in thumbs.items() if signal != "withdrawn"}
+        if thought.signal != "preferred":
+            given = thumbs if thought.signal in ("up", "down", "withdrawn") else inferred
+            given[thought.response] = thought
+    said = inferred | {response: thought for response, thought in thumbs.items() if thought.signal != "withdrawn"}
     found = []
     for each in decisions:
-        prediction, signal = each.choice.outlook.prediction, said.get(each.response)
-        known = (
-            each.choice.outlook.source is ValueSource.LEARNT and each.model == model and each.tier == each.choice.tier
-        )
-        if signal is not None and known and prediction is not None and prediction.probabilities is not None:
-            probability = prediction.probabilities[TIERS.index(each.tier)]
-            found.append(Opinion(each.tier, probability, each.choice.propensity, signal == "up"))
+        thought_of, probabilities = said.get(each.response), _believed(each, model)
+        if thought_of is None or thought_of.reason == "too_slow" or each.tier != each.choice.tier:
+            continue
+        if probabilities is not None:
+            probability = probabilities[TIERS.index(each.tier)]
+            found.append(Opinion(each.tier, probability, each.choice.propensity, thought_of.signal == "up"))
     return found
+
+
+def preferences(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Preference]:
+    """Return which tier's answer was preferred over which, beside the probabilities of one version of the model.
+
+    Of the answers that were compared, one was routed: its decision says what was believed of every tier. The newest
+    opinion on two answers counts.
+    """
+    routed = {each.response: each for each in decisions}
+    found: dict[frozenset[str], Preference] = {}
+    for thought in sorted(feedback, key=lambda thought: thought.at):
+        sides = (thought.response, *(other.response for other in thought.over))
+        decision = next((routed[response] for response in sides if response in routed), None)
+        probabilities = None if decision is None else _believed(decision, model)
+        if decision is None or probabilities is None:
+            continue
+        for other in thought.over:
+            if thought.tier in TIERS and other.tier in TIERS and thought.tier != other.tier:
+                better, worse = TIERS.index(thought.tier), TIERS.index(other.tier)
+                found[frozenset((thought.response, other.response))] = Preference(
+                    better=thought.tier,
+                    worse=other.tier,
+                    probabilities=(probabilities[better], probabilities[worse]),
+                    propensity=decision.choice.propensity,
+                )
+    return list(found.values())
+
+
+def _believed(decision: LoggedDecision, model: str) -> tuple[float, float, float] | None:
+    """Return the probabilities by which a tier was chosen; None if they are not those of this version of the model."""
+    outlook = decision.choice.outlook
+    learnt = outlook.source is ValueSource.LEARNT and decision.model == model
+    return outlook.prediction.probabilities if learnt and outlook.prediction is not None else None
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

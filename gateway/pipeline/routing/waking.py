@@ -11,6 +11,7 @@ from gateway.engines.wanted import WantedPools
 from gateway.errors import Unavailable
 from gateway.pipeline.values import Admitted, Assessment
 from gateway.protocol.stream import Routed
+from router.options import options
 from router.route import RouteReason
 
 _POLL = 0.05
@@ -50,6 +51,7 @@ class Waking:
                     reason=str(RouteReason.WAKING),
                     complexity=assessment.complexity.score,
                     reasons=(f"the {tier} tier is asleep; the turn waits for an engine",),
+                    options=options(assessment.choice, {tier: "is asleep"}),
                     cache=admitted.cache.outcome,
                     cache_reason=admitted.cache.found.reason,
                     input_tokens=len(admitted.prompts[pool.name]),

@@ -27,6 +27,7 @@ from gateway.protocol.stream import Earlier, Routed, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
+from router.options import options
 from router.route import RouteDecision, RouteReason
 
 
@@ -170,6 +171,7 @@ class EngineAnswers:
                 complexity=decision.complexity,
                 reasons=(*decision.reasons, *instead, *dispatched.remarks),
                 probabilities=_probabilities(decision),
+                options=options(decision.choice, decision.unavailable),
                 cache=cache.outcome,
                 cache_reason=cache.found.reason,
                 input_tokens=len(dispatched.prompts[engine.pool.name]),

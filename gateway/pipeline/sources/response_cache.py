@@ -28,6 +28,7 @@ from gateway.protocol.requests import Message
 from gateway.protocol.stream import Replayed, Routed, TextDelta, TokenUsage
 from gateway.safety.guard import LONG_TEXT, Guard
 from gateway.turns import Turn
+from router.options import Options, read_options, write_options
 
 MAX_LEADERS = 3
 """Most turns that one turn follows in vain before it asks an engine itself."""
@@ -169,7 +170,14 @@ class StoredAnswers:
         progress.found(outcome="hit")
         if not shown:
             known = f"the same request was answered by the {entry.tier} tier before: that answer is given again"
-            self._announce(progress.admitted, entry.tier, entry.model, entry.input_tokens, reasons or (known,))
+            self._announce(
+                progress.admitted,
+                tier=entry.tier,
+                model=entry.model,
+                input_tokens=entry.input_tokens,
+                reasons=reasons or (known,),
+                options=read_options(entry.options),
+            )
             if entry.shape.lengths:
                 turn.append(Replayed(entry.text, entry.shape.lengths, entry.shape.token_ids, entry.shape.token_counts))
         elif not entry.text.startswith(shown):
@@ -190,7 +198,14 @@ class StoredAnswers:
         def announce(routed: Routed) -> None:
             progress.found(outcome="hit")
             under_way = f"the same request is being answered by the {routed.tier} tier: that answer is given here too"
-            self._announce(progress.admitted, routed.tier, routed.model, routed.input_tokens, (under_way,))
+            self._announce(
+                progress.admitted,
+                tier=routed.tier,
+                model=routed.model,
+                input_tokens=routed.input_tokens,
+                reasons=(under_way,),
+                options=routed.options,
+            )
 
         patience = self._settings.follow_seconds
         streamed = await self._flights.follow(
@@ -205,7 +220,16 @@ class StoredAnswers:
         self._statistics.add(turn.principal.tenant, "exact_join")
         return self._saved(progress, streamed)
 
-    def _announce(self, admitted: Admitted, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...]) -> None:
+    def _announce(
+        self,
+        admitted: Admitted,
+        *,
+        tier: str,
+        model: str,
+        input_tokens: int,
+        reasons: tuple[str, ...],
+        options: Options,
+    ) -> None:
         if admitted.turn.log.items:
             return  # it was told before the first text
         base = admitted.adapter.model if admitted.adapter else None
@@ -218,6 +242,7 @@ class StoredAnswers:
                 reason="cache",
                 complexity=None,
                 reasons=reasons,
+                options=options,
                 cache="hit",
                 cache_reason=admitted.cache.found.reason,
                 input_tokens=input_tokens,
@@ -267,6 +292,7 @@ class StoredAnswers:
             stop=streamed.stop,
             scope=admitted.cache.scope,
             tags=turn.request.caching.tags,
+            options=write_options(log.routed.options) if log.routed else "",
         )
         answer = AnswerTraits(
             finished=streamed.reason == "stop",

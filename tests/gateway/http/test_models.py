@@ -5,6 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
+from gateway.config.settings import PriceSettings
 from tests.gateway.conftest import CONTEXT, EngineThread, Serve
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +25,29 @@ async def test_names_are_auto_tiers_and_models(serve: Serve, engine: EngineThrea
     assert {model.to_dict()["type"] for model in models} == {"chat"}
     assert all(model.object == "model" and model.created > 0 and model.owned_by for model in models)
     assert answered == ["tiny-small", "tiny-small", "tiny-large", "tiny-small", "tiny-large"]
+
+
+async def test_prices_are_told_where_it_is_known_who_answers(serve: Serve, engine: EngineThread) -> None:
+    """In micro-dollars per million tokens; without a price of its own for cached input, that of input."""
+    prices = [
+        PriceSettings(name="tiny-small", input=100, output=400),
+        PriceSettings(name="tiny-large", input=900, cached_input=90, output=2000),
+    ]
+    async with serve(
+        engines={tier: [engine.address] for tier in ("small", "medium", "large")}, prices=prices
+    ) as served:
+        told = {model.id: model.to_dict()["price"] async for model in served.client.models.list()}
+    small = {"input": 100, "cached_input": 100, "output": 400}
+    large = {"input": 900, "cached_input": 90, "output": 2000}
+    assert told == {
+        "auto": None,
+        "small": small,
+        "medium": None,
+        "large": large,
+        "tiny-small": small,
+        "tiny-medium": None,
+        "tiny-large": large,
+    }
 
 
 async def test_a_model_that_is_called_like_its_tier_is_there_once(serve: Serve) -> None:

@@ -28,6 +28,7 @@ from gateway.protocol.stream import (
     TokenUsage,
     TurnEvent,
 )
+from router.options import TierOption
 from router.replica import Score
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
@@ -141,6 +142,37 @@ def test_a_route_tells_how_many_scores_it_leaves_out() -> None:
     shown = [event for route in (many, ROUTED) for event in events(route)[0] if event["type"] == "roundhouse.route"]
     assert (shown[0]["scores"]["small-7"]["total"], shown[0]["scores_left_out"]) == (0.4, 992)
     assert "scores_left_out" not in shown[1]
+
+
+def test_what_the_tiers_came_to_is_told() -> None:
+    """Rounded; nothing if the request named its tier."""
+    compared = (
+        TierOption("small", 0.123456, 0.02, 0.0, 0.103456, True),
+        TierOption("medium", 0.2, 0.1, 0.0, 0.1, False, "is full"),
+    )
+    shown, _ = events(replace(ROUTED, options=compared), Finished("stop", USAGE))
+    assert shown[2]["options"] == [
+        {
+            "tier": "small",
+            "value": 0.1235,
+            "cost": 0.02,
+            "queue": 0.0,
+            "total": 0.1035,
+            "chosen": True,
+            "unavailable": None,
+        },
+        {
+            "tier": "medium",
+            "value": 0.2,
+            "cost": 0.1,
+            "queue": 0.0,
+            "total": 0.1,
+            "chosen": False,
+            "unavailable": "is full",
+        },
+    ]
+    shown, _ = events(ROUTED, Finished("stop", USAGE))
+    assert shown[2]["options"] == []
 
 
 def test_what_was_asked_for_is_repeated() -> None:

@@ -19,10 +19,12 @@ from gateway.config.settings import RouterSettings, SettingsError
 from gateway.pipeline.routing.decisions import (
     FEEDBACK_KEY,
     KEY,
+    Compared,
     DecisionLog,
     Feedback,
     LoggedDecision,
     opinions,
+    preferences,
     read,
     read_feedback,
 )
@@ -181,6 +183,36 @@ async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tier
     (opinion,) = opinions([learnt], [*thoughts, taken_back], learnt.model)
     assert not opinion.good, "what was done next counts again"
     assert opinions([learnt], [taken_back], learnt.model) == []
+    slow = Feedback(response=learnt.response, at=5, signal="down", reason="too_slow")
+    assert opinions([learnt], [*thoughts, slow], learnt.model) == [], "that is nothing about what was answered"
+    wrong = Feedback(response=learnt.response, at=6, signal="down", reason="wrong")
+    (opinion,) = opinions([learnt], [*thoughts, slow, wrong], learnt.model)
+    assert not opinion.good
+
+
+async def test_a_preference_is_about_both_tiers_of_a_routed_question(serve: Serve, tiers: Any, redis_url: str) -> None:
+    """By what was believed of them when it was routed; the newest opinion on two answers counts."""
+    async with serve(engines=tiers) as served:
+        await run(served, request(EXAM))
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        (decision,) = await read(client, "demo", 1)
+    prediction = decision.choice.outlook.prediction
+    assert prediction is not None and prediction.probabilities is not None
+    small, _, large = prediction.probabilities
+    routed = Compared(decision.response, "small")
+    first = Feedback(response="resp_large", at=1, signal="preferred", tier="large", over=(routed,))
+    (found,) = preferences([decision], [first], decision.model)
+    assert (found.better, found.worse, found.probabilities) == ("large", "small", (large, small))
+    assert found.propensity == decision.choice.propensity
+    again = Feedback(
+        response=decision.response, at=2, signal="preferred", tier="small", over=(Compared("resp_large", "large"),)
+    )
+    (found,) = preferences([decision], [again, first], decision.model)
+    assert (found.better, found.probabilities) == ("small", (small, large))
+    adapter = Feedback(response="resp_pirate", at=3, signal="preferred", over=(routed, Compared("resp_other", "small")))
+    assert preferences([decision], [adapter], decision.model) == []
+    assert preferences([decision], [first], "another model") == preferences([], [first], decision.model) == []
+    assert opinions([decision], [first], decision.model) == []
 
 
 async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[float], float]) -> None:

@@ -24,6 +24,7 @@ from tests.gateway.pipeline.sources.conftest import (
     end_of,
     outcome,
     request,
+    routes,
     run,
     speaking,
     text_of,
@@ -54,6 +55,16 @@ class TestReplay:
         assert (made.cost, replayed.cost) == (counters["microdollars_saved"], 0)
         assert counters["tokens_saved"] == made.usage.output_tokens
         assert counters["prompt_tokens_saved"] == made.usage.input_tokens
+
+    async def test_says_what_the_tiers_came_to_when_it_was_made(self, serve: Serve, speaker: Speaker) -> None:
+        """Of a request that left its tier open; of one that names it nothing was compared."""
+        async with speaking(serve, speaker) as served:
+            first, second = [routes(await run(served))[0] for _ in range(2)]
+            named = [routes(await run(served, request(model="small")))[0] for _ in range(2)]
+        assert (first.cache, second.cache, named[1].cache) == ("miss", "hit", "hit")
+        assert [each.tier for each in first.options if each.chosen] == [first.tier]
+        assert second.options == first.options
+        assert [each.options for each in named] == [(), ()]
 
     async def test_is_streamed_in_the_same_chunks_by_every_endpoint(self, serve: Serve, speaker: Speaker) -> None:
         """WebSocket, server-sent events, chat completions."""

@@ -76,6 +76,7 @@ class TestFollowing:
             first, second = await leader.ended(), await follower.ended()
         assert end_of(first).usage.input_tokens == end_of(second).usage.input_tokens
         assert end_of(second).usage.cached_tokens == end_of(second).usage.input_tokens
+        assert routes(second)[0].options == routes(first)[0].options != ()
         assert speaker.asked == 1
 
     async def test_a_follower_that_is_cancelled_leaves_the_leader_alone(self, serve: Serve, speaker: Speaker) -> None:

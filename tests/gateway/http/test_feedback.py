@@ -1,0 +1,115 @@
+"""Feedback on responses: reasons of a thumb down, and one answer preferred over others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import redis.asyncio
+from click.testing import CliRunner
+
+from gateway.access.identity import Principal
+from gateway.cli.root import main
+from gateway.pipeline.routing.decisions import Compared, preferences, read, read_feedback
+from gateway.protocol.caching import Caching
+from router.tier import TIERS
+from tests.gateway.conftest import KEY, EngineThread, Serve, Served
+from tests.gateway.pipeline.routing.test_tiers import EXAM
+from tests.gateway.pipeline.turns import DEMO, OTHER, request
+
+pytestmark = pytest.mark.anyio
+
+NO_STORE = Caching(no_store=True)
+
+
+@pytest.fixture
+def tiers(engine: EngineThread) -> dict[str, list[str]]:
+    return {tier: [engine.address] for tier in TIERS}
+
+
+async def answered(served: Served, text: str = EXAM, principal: Principal = DEMO, **fields: Any) -> str:
+    """Return the id of an answered response."""
+    with await served.gateway.turns.start(request(text, caching=NO_STORE, **fields), principal) as viewer:
+        async for _ in viewer.entries():
+            pass
+        return viewer.turn.id
+
+
+async def rate(served: Served, response: str, body: dict[str, Any]) -> httpx2.Response:
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+        return await client.post(f"{served.base_url}/responses/{response}/feedback", json=body)
+
+
+async def test_a_preference_reaches_the_refit(serve: Serve, tiers: Any, redis_url: str, tmp_path: Path) -> None:
+    """With the tiers that have answered, on both sides; it does not count as a rating of one response."""
+    async with serve(engines=tiers) as served:
+        routed = await answered(served)
+        small, large = [await answered(served, model=tier) for tier in ("small", "large")]
+        said = await rate(served, large, {"rating": "preferred", "over": [routed, small, routed]})
+        assert (said.status_code, said.json()) == (
+            200,
+            {
+                "object": "response.feedback",
+                "response_id": large,
+                "rating": "preferred",
+                "reason": None,
+                "over": [routed, small],
+            },
+        )
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        (decision,), (noted,) = await read(client, "demo", 10), await read_feedback(client, "demo", 10)
+    assert (noted.response, noted.signal, noted.tier) == (large, "preferred", "large")
+    assert noted.over == (Compared(routed, decision.tier), Compared(small, "small"))
+    found = preferences([decision], [noted], decision.model)
+    assert [(each.better, each.worse) for each in found] == [
+        ("large", tier) for tier in (decision.tier, "small") if tier != "large"
+    ]
+    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, "ROUNDHOUSE_MODELS_SERVE": ""})
+    words = ["route", "refit", "--tenant", "demo", "--output", str(tmp_path / "model")]
+    result = await asyncio.to_thread(runner.invoke, main, words)
+    assert f"0 opinions, {len(found)} comparisons" in result.output
+
+
+async def test_what_cannot_be_compared_is_refused_by_name(serve: Serve, tiers: Any) -> None:
+    """Other questions, the response itself, those of other users and tenants, and nothing at all."""
+    async with serve(engines=tiers) as served:
+        one = await answered(served)
+        another = await answered(served, "another question")
+        of_ann = await answered(served, principal=Principal("demo", "demo", "ann"))
+        of_others = await answered(served, principal=OTHER)
+        for over, status in (
+            ([another], 400),
+            ([one], 400),
+            ([of_ann], 404),
+            ([of_others], 404),
+            (["resp_unknown"], 404),
+            ([], 400),
+            (["resp_1"] * 9, 400),
+        ):
+            refused = await rate(served, one, {"rating": "preferred", "over": over})
+            assert refused.status_code == status, (over, refused.text)
+        refused = await rate(served, of_ann, {"rating": "preferred", "over": [one]})
+        assert refused.status_code == 404
+        await served.gateway.decisions.flush()
+        assert await read_feedback(served.gateway.redis, "demo", 10) == []
+
+
+async def test_a_thumb_down_may_have_a_reason(serve: Serve, tiers: Any) -> None:
+    """One of a list, and only a thumb down."""
+    async with serve(engines=tiers) as served:
+        response = await answered(served)
+        said = await rate(served, response, {"rating": "down", "reason": "off_format"})
+        assert (said.status_code, said.json()["reason"]) == (200, "off_format")
+        for body, param in (
+            ({"rating": "up", "reason": "wrong"}, "reason"),
+            ({"rating": "down", "reason": "dull"}, "reason"),
+            ({"rating": "down", "over": [response]}, "over"),
+        ):
+            refused = await rate(served, response, body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        await served.gateway.decisions.flush()
+        noted = await read_feedback(served.gateway.redis, "demo", 10)
+    assert [(each.signal, each.reason) for each in noted] == [("down", "off_format")]
