@@ -57,6 +57,7 @@ from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
 from gateway.ws.socket import SocketConnections
+from router.options import Options
 from tests.gateway.turns.contexts import context
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -146,6 +147,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     cost: int | None = None
     """Micro-dollars."""
     input_tokens: int = 30
+    options: Options = ()
     call: tuple[str, str] | None = None
     """Name and arguments of a function call after the text."""
     hold_at: int | None = None
@@ -153,7 +155,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class ScriptedPipeline:
-    """A `gateway.turns.TurnPipeline` that answers from `answers` by the text of the last message."""
+    """A `gateway.turns.TurnPipeline` that answers from `answers` by the text of the last message, or by the model asked
+    and that text (`small: text`)."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -165,7 +168,8 @@ class ScriptedPipeline:
 
     async def run(self, turn: Turn) -> None:
         self.turns.append(turn)
-        answer = self.answers.get(turn.conversation[-1].content, Answer())
+        said = turn.conversation[-1].content
+        answer = self.answers.get(f"{turn.request.model}: {said}") or self.answers.get(said, Answer())
         if answer.refusal:
             raise answer.refusal
         if self.room is not None and len(turn.conversation) > self.room:
@@ -178,6 +182,7 @@ class ScriptedPipeline:
                 reason="complexity",
                 complexity=answer.complexity,
                 reasons=answer.reasons,
+                options=answer.options,
                 cache=answer.cache,
                 cache_reason=answer.cache_reason,
             )
@@ -225,7 +230,12 @@ CONTEXT = 1000
 
 async def _models(request: Request) -> Response:
     context = {"type": "chat", "context_length": CONTEXT}
-    models: list[dict[str, Any]] = [{"id": f"scripted-{tier}", **context} for tier in ("small", "large")]
+    price = {"input": 1_000_000, "cached_input": 1_000_000, "output": 4_000_000}
+    models: list[dict[str, Any]] = [
+        {"id": f"{prefix}{tier}", **context, "tier": tier, "price": price if tier == "large" else None}
+        for prefix in ("", "scripted-")
+        for tier in ("small", "large")
+    ]
     adapter = {"id": "pirate", "type": "chat", "parent": "scripted-small", "description": "answers like a pirate"}
     return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
 

@@ -103,6 +103,8 @@ def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, s
     expect(card).to_contain_text("Miss: a model wrote this")
     expect(card).to_contain_text("30 read (16 of them known already), 5 written")
     expect(card.locator("dt", has_text="Cost")).to_be_visible()
+    expect(card.locator("dt", has_text="Replica")).to_be_visible()
+    expect(card).to_contain_text(server.pipeline.turns[-1].id)
     expect(card).to_contain_text("$0.0042")
     expect(tab.page.get_by_role("status")).to_have_text("Answer complete")
 

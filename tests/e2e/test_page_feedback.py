@@ -52,3 +52,31 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
     expect(tab.page.get_by_text("Not taken", exact=True)).to_be_visible()
     expect(bad).to_have_attribute("aria-pressed", "true")
     expect(tab.page.get_by_text("Not taken", exact=True)).to_have_count(0)
+
+
+def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
+    """Which is offered with the thumb down only, can be taken back, and survives a reload."""
+    ask(tab.page, "question")
+    answered(tab.page)
+    reasons = tab.page.get_by_role("group", name="What is wrong with it?")
+    expect(reasons).to_be_hidden()
+    tab.page.get_by_role("button", name="Bad answer").click()
+    wrong, slow = (reasons.get_by_role("button", name=name) for name in ("Wrong", "Too slow"))
+    for reason, other in ((wrong, slow), (slow, wrong)):
+        reason.click()
+        expect(reason).to_have_attribute("aria-pressed", "true")
+        expect(other).to_have_attribute("aria-pressed", "false")
+        expect(reason).to_be_focused()
+    tab.page.reload()
+    connected(tab.page)
+    expect(slow).to_have_attribute("aria-pressed", "true")
+    slow.click()
+    expect(slow).to_have_attribute("aria-pressed", "false")
+    tab.page.get_by_role("button", name="Good answer").click()
+    expect(reasons).to_be_hidden()
+    server.write_feedback()
+    with redis.Redis.from_url(redis_url) as client:
+        noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
+    mine = [each for each in noted if each["response"] == server.pipeline.turns[-1].id]
+    said = [(each["signal"], each.get("reason")) for each in mine]
+    assert said == [("down", None), ("down", "wrong"), ("down", "too_slow"), ("down", None), ("up", None)]

@@ -32,6 +32,7 @@ export const loadConfig = () => request("ui/config.json");
  * @property {string | undefined} parent an adapter's base model
  * @property {string} title what it is, for people
  * @property {number | undefined} context tokens that its context has
+ * @property {{input: number, output: number} | null} price micro-dollars per million tokens, where it is known
  */
 
 /**
@@ -43,11 +44,12 @@ export const loadConfig = () => request("ui/config.json");
 export async function loadModels(key) {
   const { data } = await request("v1/models", { headers: authorization(key) });
   const chatting = data.filter(({ type }) => type === "chat");
-  return chatting.map(({ id, parent, description, context_length }) => ({
+  return chatting.map(({ id, parent, description, context_length, price }) => ({
     name: id,
     parent,
     title: description ?? "",
     context: context_length,
+    price,
   }));
 }
 
@@ -78,10 +80,11 @@ export async function getTicket(key) {
  *
  * @param {string} key
  * @param {string} responseId
- * @param {"up" | "down" | null} rating
+ * @param {{rating: "up" | "down" | null, reason: string | null} | {rating: "preferred", over: string[]}} feedback
+ *   over: responses over which this one is preferred
  */
-export async function sendFeedback(key, responseId, rating) {
-  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, { rating }));
+export async function sendFeedback(key, responseId, feedback) {
+  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, feedback));
 }
 
 const posted = (key, body) => ({

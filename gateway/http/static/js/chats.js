@@ -26,7 +26,7 @@ export class Chats {
 
   /** Whether an answer is under way anywhere. */
   get active() {
-    return [...this.live.values()].some((conversation) => conversation.active !== undefined);
+    return [...this.live.values()].some((conversation) => conversation.busy);
   }
 
   /** Begin a conversation of its own. @param {{temporary?: boolean}} [options] temporary: it is kept nowhere */
@@ -69,7 +69,7 @@ export class Chats {
   async changed(id) {
     const { current } = this;
     const kept = id === this.id ? await this.parts.history.get(id) : null;
-    if (!kept || current !== this.current || current.active) return;
+    if (!kept || current !== this.current || current.busy) return;
     current.merge(kept.saved);
     this.parts.onlist();
   }
@@ -120,7 +120,7 @@ export class Chats {
 
   /** A conversation that is not shown is here only until its answer has ended. */
   #forget(id) {
-    if (id !== this.id && !this.live.get(id)?.active) this.live.delete(id);
+    if (id !== this.id && !this.live.get(id)?.busy) this.live.delete(id);
   }
 }
 

@@ -1,5 +1,6 @@
 /**
- * The conversation: a tree of turns, at most one of them under way. Knows the protocol's events, not the page.
+ * The conversation: a tree of turns, at most one of them under way, or several that answer the same question. Knows the
+ * protocol's events, not the page.
  *
  * An answer belongs to the server, not to the connection: when that comes back, the answer is resumed after the last
  * event seen. A question whose `response.created` never came is sent again under the same key: it is answered once.
@@ -17,7 +18,7 @@
 import { oldestHalf, requested, SUMMARISE } from "./context.js";
 import { fieldsOf } from "./settings.js";
 import { Tree } from "./tree.js";
-import { abandon, applyEvent, contentOf, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
+import { abandon, applyEvent, contentOf, fail, isOver, messages, nameOf, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
 
@@ -37,6 +38,8 @@ export class Conversation {
     this.temporary = temporary;
     this.now = parts.now ?? (() => performance.now());
     this.tree = new Tree({ turns: turns.map((turn) => this.#revive(turn)), leaf });
+    /** @type {Conversation[]} the branches in which others answer a question that was answered */
+    this.lanes = [];
     this.sends = 0;
     this.whole = false;
     /** Names the question to the server, so that it is answered once however often it is sent. */
@@ -52,6 +55,11 @@ export class Conversation {
   get active() {
     const last = this.turns.at(-1);
     return last && !isOver(last) ? last : undefined;
+  }
+
+  /** Whether any answer is under way. */
+  get busy() {
+    return this.active !== undefined || this.lanes.some((lane) => lane.busy);
   }
 
   /**
@@ -110,11 +118,41 @@ export class Conversation {
     if (!this.active) this.ask(SUMMARISE, model, { ...this.#without(turn), summary: true, settings: {} });
   }
 
+  /**
+   * Have others answer a turn's question too, all at once. Their answers stand beside the turn, which stays shown.
+   *
+   * @param {Turn} turn
+   * @param {string[]} models
+   * @returns {Turn[]} none while an answer is under way
+   */
+  compare(turn, models) {
+    if (this.busy) return [];
+    this.lanes = models.map(() => this.#lane(turn.parent));
+    const { question, parent, attachments, omits, settings } = turn;
+    this.lanes.forEach((lane, index) => lane.ask(question, models[index], { parent, attachments, omits, settings }));
+    this.parts.onlist();
+    return this.lanes.map((lane) => lane.turns.at(-1));
+  }
+
+  /**
+   * Go on from one of the answers that were compared.
+   *
+   * @param {Turn} turn
+   * @param {Turn[]} over those that are liked less
+   */
+  prefer(turn, over) {
+    if (over.length > 0) turn.preferredOver = over.map(nameOf).join(", ");
+    this.tree.show(turn);
+    this.parts.onlist();
+    this.parts.onchange(turn);
+    this.#save();
+  }
+
   /** Show the version of a turn that was asked before (-1) or after (1) it. */
   walk(turn, step) {
     const versions = this.tree.versions(turn);
     const other = versions[versions.indexOf(turn) + step];
-    if (this.active || !other) return;
+    if (this.busy || !other) return;
     this.tree.show(other);
     this.parts.onlist();
     this.#save();
@@ -137,13 +175,15 @@ export class Conversation {
   }
 
   /** The server has noted what the user thinks of an answer. */
-  rated(turn, rating) {
+  rated(turn, rating, reason) {
     turn.rating = rating;
+    turn.reason = reason;
     this.#save();
   }
 
-  /** End the answer under way; what is there of it stays. */
+  /** End the answers under way; what is there of them stays. */
   stop() {
+    for (const lane of this.lanes) lane.stop();
     const turn = this.active;
     if (!turn || turn.stopping) return;
     turn.stopping = true;
@@ -153,6 +193,7 @@ export class Conversation {
 
   /** The connection is open: go on where it was cut. */
   connected() {
+    for (const lane of this.lanes) lane.connected();
     const turn = this.active;
     if (!turn) return;
     if (turn.responseId) {
@@ -164,17 +205,24 @@ export class Conversation {
 
   /** The connection is gone. */
   disconnected() {
+    for (const lane of this.lanes) lane.disconnected();
     const turn = this.active;
     if (turn?.stopping) this.#end(turn, () => abandon(turn, this.now()));
   }
 
-  /** Whether an event belongs to the turn under way. */
+  /** Whether an event belongs to a turn under way. */
   owns(event) {
-    return this.active !== undefined && event.stream_id === this.active.id;
+    const { active } = this;
+    return (active !== undefined && event.stream_id === active.id) || this.lanes.some((lane) => lane.owns(event));
   }
 
   /** An event that this conversation owns has come in. */
   receive(event) {
+    const lane = this.lanes.find((one) => one.owns(event));
+    if (lane) {
+      lane.receive(event);
+      return;
+    }
     const turn = this.active;
     if (event.type === "error" && event.error.code === "previous_response_not_found" && !this.whole) {
       // It is no longer kept, or the server was restarted: this page still knows the conversation.
@@ -211,6 +259,19 @@ export class Conversation {
     this.parts.onlist();
     this.#save();
     if (next) this.ask(next.question, next.model, { parent: id, attachments: next.attachments });
+  }
+
+  /** A branch in which another turn after `parent` is answered; with its answer the turn becomes a part of the tree. */
+  #lane(parent) {
+    const save = ({ turns }) => {
+      const turn = turns.at(-1);
+      if (!isOver(turn) || !turn.text) return;
+      this.tree.turns.set(turn.id, turn);
+      this.parts.onlist();
+      this.#save();
+    };
+    const saved = { turns: this.tree.path(parent), leaf: parent };
+    return new Conversation({ ...this.parts, onlist() {}, save }, saved, { temporary: this.temporary });
   }
 
   #create() {

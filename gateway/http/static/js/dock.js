@@ -5,6 +5,7 @@ import { Attachments } from "./attachments.js";
 import { Composer } from "./composer.js";
 import { contextMeter } from "./context-meter.js";
 import { byId } from "./dom.js";
+import { dollars } from "./route-card.js";
 
 /** @typedef {import("./turn.js").Attachment} Attachment */
 /** @typedef {{get: () => string, set: (value: string) => void}} Memory */
@@ -68,8 +69,16 @@ export class Dock {
     const set = Object.keys(current.settings).length;
     byId("settings").setAttribute("aria-label", set > 0 ? `Settings (${set} set)` : "Settings");
     byId("settings-count").textContent = set > 0 ? String(set) : "";
-    this.composer.setBusy(current.active !== undefined);
+    this.composer.setBusy(current.busy);
     this.meter(current.turns, this.lengths, this.parts.picker.value());
+    this.#cost(current.tree);
+  }
+
+  /** Say what all answers of the conversation have cost, also those that are not shown. */
+  #cost({ turns }) {
+    const costs = [...turns.values()].map(({ cost }) => cost).filter((cost) => typeof cost === "number");
+    byId("spent").hidden = costs.length === 0;
+    byId("spent").textContent = `This conversation has cost ${dollars(costs.reduce((sum, cost) => sum + cost, 0))}.`;
   }
 
   /** @param {import("./api.js").Model[]} models those that there are now */

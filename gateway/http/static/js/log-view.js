@@ -1,8 +1,8 @@
 /** The conversation on the page: a view for each turn, what its buttons do, and what assistive technology is told. */
 
+import { Comparison } from "./comparison.js";
 import { copiesSources } from "./formulas.js";
 import { TurnView } from "./turn-view.js";
-import { isOver } from "./turn.js";
 
 const SAID = {
   completed: "Answer complete",
@@ -21,18 +21,24 @@ export class LogView {
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
    * @param {{context: object, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
-   *   onrate: (turn: Turn, rating: "up" | "down" | null) => Promise<boolean>, onfork: (turn: Turn) => void,
-   *   onfull: (turn: Turn, way: "leave-out" | "summarise" | "anew") => void}} options context: see `TurnView`;
-   *   versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the reader has
-   *   chosen what to do about a full context
+   *   onrate: (turn: Turn, rating: "up" | "down" | null, reason: string | null) => Promise<boolean>,
+   *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: "leave-out" | "summarise" | "anew") => void,
+   *   busy: () => boolean, comparing: () => Omit<import("./comparison.js").Parts, "onleave">}} options context: see
+   *   `TurnView`; versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the
+   *   reader has chosen what to do about a full context
    */
-  constructor({ log, welcome, status }, { context, versions, onretry, onedit, onwalk, onrate, onfork, onfull }) {
+  constructor({ log, welcome, status }, options) {
+    const { context, versions, onretry, onedit, onwalk, onrate, onfork, onfull, busy, comparing } = options;
     this.log = log;
     this.welcome = welcome;
     this.status = status;
     this.context = context;
     this.versions = versions;
     this.onrate = onrate;
+    this.busy = busy;
+    this.comparing = comparing;
+    /** @type {Comparison | null} the one that is shown */
+    this.comparison = null;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
     copiesSources(log);
@@ -47,7 +53,8 @@ export class LogView {
       else if (FULL.has(action)) onfull(view.turn, action);
       else if (action === "earlier") this.#walk(view, -1, onwalk);
       else if (action === "later") this.#walk(view, 1, onwalk);
-      else if (action === "rate") this.#rate(button);
+      else if (action === "rate" || action === "reason") this.#rate(button);
+      else if (action === "compare") this.#compare(view);
       else this.#copy(button, action);
     });
   }
@@ -55,6 +62,7 @@ export class LogView {
   /** Turns were added or removed. */
   list(turns) {
     const ids = new Set(turns.map((turn) => turn.id));
+    if (this.comparison && !ids.has(this.comparison.turn.id)) this.#leave();
     for (const [id, view] of this.views) {
       if (ids.has(id)) continue;
       view.element.remove();
@@ -83,11 +91,12 @@ export class LogView {
   /** A turn has changed. */
   show(turn) {
     this.views.get(turn.id)?.show();
+    this.comparison?.show(turn);
     this.#say(turn);
   }
 
   #say(turn) {
-    const busy = turn !== undefined && !isOver(turn);
+    const busy = this.busy();
     this.log.setAttribute("aria-busy", String(busy));
     const text = turn === undefined ? "" : busy ? "Answering" : SAID[turn.status];
     if (this.status.textContent !== text) this.status.textContent = text;
@@ -107,23 +116,50 @@ export class LogView {
     return [...this.views.values()].find((one) => one.element === article);
   }
 
+  /** Ask whom else a turn's question is put to. */
+  #compare(view) {
+    this.#leave();
+    const { models, onask, onprefer } = this.comparing();
+    this.comparison = new Comparison(view.turn, {
+      models,
+      onask,
+      onprefer: (turn, over) => {
+        this.#leave();
+        onprefer(turn, over);
+      },
+      onleave: () => {
+        this.#leave();
+        view.element.querySelector("[data-action='compare']").focus();
+      },
+    });
+    view.element.querySelector(".answer").append(this.comparison.element);
+    this.comparison.element.querySelector("[type='submit']").focus();
+  }
+
+  #leave() {
+    this.comparison?.leave();
+    this.comparison = null;
+  }
+
   async #rate(button) {
     const view = this.#viewOf(button);
     if (!view) return;
     // A second press takes it back.
-    const rating = button.getAttribute("aria-pressed") === "true" ? null : button.dataset.rating;
-    const noted = await this.onrate(view.turn, rating);
-    if (noted) view.setRating(rating);
+    const { action, value } = button.dataset;
+    const given = button.getAttribute("aria-pressed") === "true" ? null : value;
+    const [rating, reason] = action === "reason" ? ["down", given] : [given, null];
+    const noted = await this.onrate(view.turn, rating, reason);
+    if (noted) view.showRating();
     this.status.textContent = !noted ? "Feedback not taken" : rating ? "Feedback noted" : "Feedback withdrawn";
     if (noted) return;
     const label = button.querySelector("span");
-    const name = label.textContent;
+    const { textContent: name, className } = label;
     if (name === NOT_TAKEN) return;
     label.textContent = NOT_TAKEN;
     label.className = "";
     setTimeout(() => {
       label.textContent = name;
-      label.className = "visually-hidden";
+      label.className = className;
     }, 1500);
   }
 

@@ -34,6 +34,8 @@ const known = () => signedIn || Boolean(key.get());
 const cardOpen = remembered(ofBrowser, "cards");
 const badge = connectionBadge(byId("connection"));
 const models = picker(byId("model"), remembered(ofBrowser, "model"));
+/** @type {import("./api.js").Model[]} */
+let offered = [];
 const showComing = comingLine(byId("coming"), { load: loadConfig, onarrival: listModels });
 themeSwitch(byId("theme"), remembered(ofBrowser, "theme"));
 
@@ -109,6 +111,8 @@ const view = new LogView(
     onrate: rate,
     onfork: fork,
     onfull: makeRoom,
+    busy: () => chats.current.busy,
+    comparing: () => ({ models: offered, onask: (turn, names) => chats.current.compare(turn, names), onprefer: prefer }),
   },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
@@ -226,15 +230,29 @@ function asked(asking) {
 }
 
 /** Whether the server has taken the rating. */
-async function rate(turn, rating) {
+async function rate(turn, rating, reason) {
   const { current } = chats; // another conversation may be shown when the answer comes
+  const noted = await think(turn, { rating, reason });
+  if (noted) current.rated(turn, rating, reason);
+  return noted;
+}
+
+/** Go on from the answer that the reader prefers, and say so where there were others. */
+async function prefer(turn, over) {
+  asked(() => chats.current.prefer(turn, over));
+  if (over.length === 0) return;
+  const noted = await think(turn, { rating: "preferred", over: over.map(({ responseId }) => responseId) });
+  byId("status").textContent = noted ? "Preference noted" : "Preference not taken";
+}
+
+/** Whether the server has noted what the reader thinks of an answer. */
+async function think(turn, feedback) {
   try {
-    await sendFeedback(key.get(), turn.responseId, rating);
+    await sendFeedback(key.get(), turn.responseId, feedback);
+    return true;
   } catch {
     return false;
   }
-  current.rated(turn, rating);
-  return true;
 }
 
 /** A connection that was closed for lack of use is opened while the user still writes. */
@@ -270,7 +288,7 @@ async function start() {
 /** Offer the models and adapters that there are now. */
 async function listModels() {
   try {
-    const offered = await loadModels(key.get());
+    offered = await loadModels(key.get());
     models.models(offered);
     dock.models(offered);
     offerExamples(offered);

@@ -65,9 +65,11 @@ function facts(turn, tiers) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const rows = [];
   if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
+  if (route.options?.length > 0) rows.push(row("Tiers", optionTable(route.options)));
   if (route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
   const hit = route.cache === "hit" ? HITS[route.cache_reason] : undefined;
   rows.push(row("Cache", hit ?? CACHE[route.cache] ?? route.cache));
+  if (route.replica && route.cache !== "hit") rows.push(row("Replica", route.replica));
   if (firstMs !== null) {
     const rate = tokensPerSecond !== null && isOver(turn) ? `, then ${pace(tokensPerSecond)}` : "";
     rows.push(row("Time", `First text after ${duration(firstMs)}${rate}`));
@@ -75,6 +77,7 @@ function facts(turn, tiers) {
   if (usage) rows.push(row("Tokens", tokens(usage)));
   if (typeof turn.cost === "number") rows.push(row("Cost", dollars(turn.cost)));
   if (limits) rows.push(row("Limit", `${grouped(limits.remaining)} of ${grouped(limits.limit)} tokens left`));
+  if (turn.responseId) rows.push(row("Response", el("code", {}, turn.responseId)));
   return rows;
 }
 
@@ -89,6 +92,27 @@ function row(name, ...values) {
   const fragment = document.createDocumentFragment();
   fragment.append(el("dt", {}, name), el("dd", {}, ...values));
   return fragment;
+}
+
+/** What each tier came to. Where cost has no price that a value could outweigh, sums would mean nothing. */
+function optionTable(options) {
+  const costAlone = Math.max(...options.map(({ cost }) => cost)) > 1000;
+  const columns = costAlone ? ["value"] : ["value", "cost", "queue", "total"];
+  const names = { value: "Value", cost: "Price × cost", queue: "Queue", total: "Total" };
+  const head = ["Tier", ...columns.map((column) => names[column])].map((name) => el("th", { scope: "col" }, name));
+  const body = options.map((option) => {
+    const { tier, chosen, unavailable } = option;
+    const tail = [chosen ? "chosen" : "", unavailable ?? ""].filter(Boolean).join(", ");
+    const cells = columns.map((column) => el("td", {}, option[column].toFixed(3)));
+    return el(
+      "tr",
+      { class: chosen ? "chosen" : null, "data-tier": tier },
+      el("th", { scope: "row" }, el("span", { class: "tier" }, tier), tail ? el("small", {}, tail) : null),
+      ...cells,
+    );
+  });
+  const caption = costAlone ? el("caption", {}, "At this price of quality cost alone counts.") : null;
+  return el("table", { class: "options" }, caption, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
 }
 
 /** A scale from 0 to 1 with a zone for each tier and a mark at the score. */

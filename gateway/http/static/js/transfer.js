@@ -21,6 +21,8 @@ const FIELDS = {
   attachments: ["object", "undefined"],
   omits: ["object", "undefined"],
   settings: ["object", "undefined"],
+  reason: ["string", "null", "undefined"],
+  preferredOver: ["string", "null", "undefined"],
 };
 
 /** @param {import("./history.js").Kept[]} all @returns {string} */

@@ -1,20 +1,20 @@
 /** One question and its answer on the page. */
 
+import { AnswerText, NOTES } from "./answer-text.js";
 import { el, icon } from "./dom.js";
 import { failureText } from "./failures.js";
-import { drawWithin } from "./formulas.js";
-import { highlightWithin } from "./highlight.js";
 import { namesOf, questionParts } from "./question.js";
 import { routeCard } from "./route-card.js";
-import { StreamRenderer } from "./stream.js";
 import { isOver } from "./turn.js";
 
-const NOTES = {
-  cancelled: "Stopped",
-  incomplete: "Cut off: the answer reached its length limit, or a rule of this server ended it",
-};
-
 const RATINGS = { up: "Good answer", down: "Bad answer" };
+const REASONS = {
+  wrong: "Wrong",
+  incomplete: "Incomplete",
+  off_format: "Off format",
+  too_slow: "Too slow",
+  unsafe: "Unsafe",
+};
 
 export class TurnView {
   /**
@@ -26,8 +26,8 @@ export class TurnView {
   constructor(turn, context) {
     this.turn = turn;
     this.context = context;
-    this.markdown = el("div", { class: "markdown" });
-    this.waiting = el("div", { class: "waiting" }, icon("turntable"), el("span", {}));
+    this.text = new AnswerText();
+    this.reasons = reasons();
     this.foot = el("div", { class: "turn-foot" });
     this.failure = el("div", { class: "failure-slot" });
     this.question = el(
@@ -45,16 +45,12 @@ export class TurnView {
         "div",
         { class: "answer" },
         el("h2", { class: "visually-hidden" }, "Answer"),
-        this.markdown,
-        this.waiting,
+        this.text.markdown,
+        this.text.waiting,
         this.failure,
         this.foot,
       ),
     );
-    this.stream = new StreamRenderer(this.markdown, (element) => {
-      highlightWithin(element);
-      drawWithin(element);
-    });
     this.shownRoute = null;
     this.version = { number: 1, of: 1 };
     this.show();
@@ -65,10 +61,7 @@ export class TurnView {
     const { turn } = this;
     const over = isOver(turn);
     this.element.dataset.status = turn.status;
-    if (over) this.stream.finish(turn.text);
-    else this.stream.update(turn.text);
-    this.waiting.hidden = over;
-    this.waiting.lastChild.textContent = turn.stopping ? "Stopping…" : turn.text ? "" : "Thinking…";
+    this.text.show(turn);
     if (over || turn.route !== this.shownRoute) this.#showFoot();
     if (over) this.#showFailure();
   }
@@ -126,20 +119,25 @@ export class TurnView {
     this.shownRoute = turn.route;
     const parts = [];
     if (NOTES[turn.status]) parts.push(el("p", { class: "note" }, NOTES[turn.status]));
+    if (turn.preferredOver) parts.push(el("p", { class: "note" }, `Preferred over ${turn.preferredOver}`));
     if (isOver(turn)) {
       const actions = el("div", { class: "turn-actions" });
       if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
       if (turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
-      if (turn.text && turn.responseId && turn.status !== "failed") actions.append(...this.#thumbs());
+      if (turn.text && turn.responseId && turn.status !== "failed") {
+        if (!turn.summary) actions.append(compareButton());
+        actions.append(...this.#thumbs());
+      }
       if (turn.text) actions.append(unlabelled(button("fork", "fork", "Continue in a conversation of its own")));
       if (this.version.of > 1) actions.append(this.#versions());
-      parts.push(actions);
+      parts.push(actions, this.reasons);
     }
     if (turn.route) {
       const { tiers, cards } = context;
       parts.push(routeCard(turn, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
     }
     this.foot.replaceChildren(...parts);
+    this.showRating();
   }
 
   #versions() {
@@ -152,19 +150,22 @@ export class TurnView {
     return el("span", { class: "versions" }, earlier, el("span", {}, `${number}/${of}`), later);
   }
 
-  /** @param {"up" | "down" | null} rating what the server has noted */
-  setRating(rating) {
-    for (const thumb of this.foot.querySelectorAll("[data-rating]")) {
-      thumb.setAttribute("aria-pressed", String(thumb.dataset.rating === rating));
+  /** Show what the server has noted. */
+  showRating() {
+    const { rating, reason } = this.turn;
+    for (const choice of this.foot.querySelectorAll("[aria-pressed]")) {
+      const { action, value } = choice.dataset;
+      choice.setAttribute("aria-pressed", String(value === (action === "rate" ? rating : reason)));
     }
+    this.reasons.hidden = rating !== "down";
   }
 
   #thumbs() {
     return Object.entries(RATINGS).map(([rating, label]) => {
       const thumb = button("rate", `thumb-${rating}`, label);
       unlabelled(thumb);
-      thumb.dataset.rating = rating;
-      thumb.setAttribute("aria-pressed", String(this.turn.rating === rating));
+      thumb.dataset.value = rating;
+      thumb.setAttribute("aria-pressed", "false");
       return thumb;
     });
   }
@@ -197,6 +198,25 @@ export class TurnView {
       buttons: [way("leave-out", "Leave them out"), way("summarise", "Summarise them"), anew],
     };
   }
+}
+
+function compareButton() {
+  const compare = button("compare", "compare", "Compare");
+  compare.title = "What would the others have said?";
+  return compare;
+}
+
+/** What may be wrong with an answer. */
+function reasons() {
+  const choices = Object.entries(REASONS).map(([reason, label]) =>
+    el(
+      "button",
+      { type: "button", class: "quiet", "data-action": "reason", "data-value": reason, "aria-pressed": "false" },
+      el("span", {}, label),
+    ),
+  );
+  const label = "What is wrong with it?";
+  return el("div", { class: "reasons", role: "group", "aria-label": label, hidden: true }, ...choices);
 }
 
 const button = (action, symbol, label) =>

@@ -14,6 +14,25 @@
  *
  * @typedef {{name: string, text: string}} Attachment a text file
  *
+ * @typedef {object} TierOption
+ * @property {string} tier
+ * @property {number} value
+ * @property {number} cost price times cost
+ * @property {number} queue
+ * @property {number} total
+ * @property {boolean} chosen
+ * @property {string | null} unavailable why the tier could not be had
+ *
+ * @typedef {object} Route
+ * @property {string} tier
+ * @property {string} model
+ * @property {string} replica
+ * @property {string[]} reasons
+ * @property {number | null} complexity
+ * @property {TierOption[]} options what the tiers came to; none if the question named its tier
+ * @property {"hit" | "miss" | "bypass"} cache
+ * @property {string | null} cache_reason
+ *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
  * @property {string | null} parent the turn that this one follows
@@ -30,12 +49,14 @@
  * @property {string} text
  * @property {string | null} responseId
  * @property {number} sequence number of the last event seen
- * @property {object | null} route the last `roundhouse.route` event
+ * @property {Route | null} route the last `roundhouse.route` event
  * @property {object | null} usage
  * @property {number | null} [cost] micro-dollars; null where the model has no price
  * @property {object | null} limits
  * @property {Failure | null} failure
  * @property {"up" | "down" | null} rating what the user has told the server of the answer
+ * @property {string | null} [reason] why it is bad, if the user has said so
+ * @property {string | null} [preferredOver] names of those whose answers the user likes less
  * @property {number | null} sentAt milliseconds
  * @property {number | null} firstAt milliseconds; when the first text came
  * @property {number | null} endedAt milliseconds
@@ -88,6 +109,9 @@ export function newTurn({ now, ...given }) {
     endedAt: null,
   };
 }
+
+/** Who has answered, or is asked to. @param {Turn} turn */
+export const nameOf = ({ route, model }) => (route ? `${route.model} (${route.tier})` : model);
 
 /** @param {Turn} turn */
 export const isOver = (turn) => FINAL.has(turn.status);

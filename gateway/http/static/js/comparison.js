@@ -1,0 +1,172 @@
+/** Answers to one question side by side, each in a column, or behind a tab where there is no room for columns. */
+
+import { AnswerText, NOTES } from "./answer-text.js";
+import { compareForm } from "./compare-form.js";
+import { el } from "./dom.js";
+import { failureText } from "./failures.js";
+import { dollars, duration, pace } from "./route-card.js";
+import { isOver, nameOf, speed } from "./turn.js";
+
+/**
+ * @typedef {import("./turn.js").Turn} Turn
+ *
+ * @typedef {object} Parts
+ * @property {import("./api.js").Model[]} models those who may be asked
+ * @property {(turn: Turn, names: string[]) => Turn[]} onask puts the turn's question to others; returns their turns, or
+ *   none if that cannot be done now
+ * @property {(turn: Turn, over: Turn[]) => void} onprefer the reader prefers one answer over the others
+ * @property {() => void} onleave the reader has seen enough
+ */
+
+const NARROW = matchMedia("(max-width: 40rem)");
+
+export class Comparison {
+  /**
+   * @param {Turn} turn that has been answered
+   * @param {Parts} parts
+   */
+  constructor(turn, parts) {
+    this.turn = turn;
+    this.parts = parts;
+    /** @type {Lane[]} */
+    this.lanes = [];
+    this.shown = 0;
+    this.element = el("section", { class: "comparison", "aria-label": "Comparison", tabindex: -1 });
+    const onask = (names, blind) => this.#begin(parts.onask(turn, names), blind);
+    this.element.append(compareForm(turn, parts.models, { onask, onleave: parts.onleave }));
+  }
+
+  /** A turn has changed. */
+  show(turn) {
+    const lane = this.lanes.find((one) => one.turn.id === turn.id);
+    if (!lane) return;
+    lane.show();
+    if (this.lanes.every((one) => isOver(one.turn))) this.#end();
+  }
+
+  leave() {
+    NARROW.removeEventListener("change", this.#fit);
+    this.element.remove();
+  }
+
+  #begin(turns, blind) {
+    if (turns.length === 0) return;
+    const all = [this.turn, ...turns];
+    if (blind) shuffle(all);
+    this.lanes = all.map((turn, index) => new Lane(turn, index, blind, () => this.#prefer(turn)));
+    this.lanes.forEach(({ tab }, index) => tab.addEventListener("click", () => this.#select(index)));
+    const tabs = this.lanes.map(({ tab }) => tab);
+    this.tabs = el("div", { class: "lane-tabs", role: "tablist", "aria-label": "Answers" }, ...tabs);
+    this.tabs.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (event.altKey || step === undefined) return;
+      event.preventDefault();
+      this.#select((this.shown + step + all.length) % all.length);
+      this.lanes[this.shown].tab.focus();
+    });
+    const close = el("button", { type: "button", class: "quiet", onclick: this.parts.onleave }, "Close");
+    this.foot = el("div", { class: "comparison-foot", hidden: true }, close);
+    this.element.classList.add("side-by-side");
+    this.element.style.setProperty("--lanes", String(all.length));
+    const lanes = el("div", { class: "lanes" }, ...this.lanes.map(({ element }) => element));
+    this.element.replaceChildren(this.tabs, lanes, this.foot);
+    NARROW.addEventListener("change", this.#fit);
+    this.#fit();
+    this.element.focus();
+    for (const { turn } of this.lanes) this.show(turn);
+  }
+
+  /** No answer is under way any more. */
+  #end() {
+    this.foot.hidden = false;
+    for (const lane of this.lanes) lane.prefer.hidden = !lane.turn.text || lane.turn.status === "failed";
+  }
+
+  #prefer(turn) {
+    const whole = ({ status, text }) => text && (status === "completed" || status === "incomplete");
+    this.parts.onprefer(
+      turn,
+      this.lanes.map((lane) => lane.turn).filter((other) => other !== turn && whole(other)),
+    );
+  }
+
+  #select(index) {
+    this.shown = index;
+    this.#fit();
+  }
+
+  #fit = () => {
+    const narrow = NARROW.matches;
+    this.tabs.hidden = !narrow;
+    this.lanes.forEach(({ element, tab }, index) => {
+      const shown = index === this.shown;
+      element.hidden = narrow && !shown;
+      if (narrow) element.setAttribute("role", "tabpanel");
+      else element.removeAttribute("role");
+      tab.setAttribute("aria-selected", String(shown));
+      tab.tabIndex = shown ? 0 : -1;
+    });
+  };
+}
+
+/** One answer among those that are compared. */
+class Lane {
+  constructor(turn, index, blind, onprefer) {
+    this.turn = turn;
+    this.alias = blind ? `Answer ${"ABCDE"[index]}` : "";
+    const id = `lane-${turn.id}`;
+    this.tab = el("button", { type: "button", class: "quiet", role: "tab", "aria-controls": id });
+    this.name = el("h3", { id: `${id}-name` });
+    this.text = new AnswerText();
+    this.note = el("p", { class: "note" });
+    this.figures = el("dl", { class: "figures" });
+    this.prefer = el("button", { type: "button", class: "primary", hidden: true, onclick: onprefer }, "Prefer this");
+    this.prefer.setAttribute("aria-describedby", this.name.id);
+    const { markdown, waiting } = this.text;
+    this.element = el(
+      "section",
+      { class: "lane", id, "aria-labelledby": this.name.id },
+      this.name,
+      markdown,
+      waiting,
+      this.note,
+      this.figures,
+      this.prefer,
+    );
+    this.drawn = "";
+  }
+
+  show() {
+    const { turn } = this;
+    this.text.show(turn);
+    // Deltas change nothing else.
+    const drawn = `${turn.status} ${turn.route?.model} ${turn.firstAt}`;
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    this.name.textContent = this.tab.textContent = this.alias || nameOf(turn);
+    this.note.textContent = turn.failure ? failureText(turn.failure, new Date()) : (NOTES[turn.status] ?? "");
+    this.figures.replaceChildren(
+      ...figuresOf(turn).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+    );
+  }
+}
+
+/** What is known of an answer's course, as pairs of name and value. */
+function figuresOf(turn) {
+  const { firstMs, tokensPerSecond } = speed(turn);
+  const { usage, cost } = turn;
+  return [
+    ...(firstMs === null ? [] : [["First text", duration(firstMs)]]),
+    ...(tokensPerSecond === null ? [] : [["Speed", pace(tokensPerSecond)]]),
+    ...(usage ? [["Tokens", usage.output_tokens.toLocaleString("en")]] : []),
+    ...(typeof cost === "number" ? [["Cost", dollars(cost)]] : []),
+  ];
+}
+
+/** Put into a random order (Fisher and Yates, 1938). */
+function shuffle(all) {
+  for (let last = all.length - 1; last > 0; last -= 1) {
+    const other = Math.floor(Math.random() * (last + 1));
+    [all[last], all[other]] = [all[other], all[last]];
+  }
+}
