@@ -4,8 +4,8 @@
 
 simulates the made-up service of `bench.replicas` (tenants by a zipf law, conversations that repeat what was said), with
 the same load per replica in pools of each size. Which replica gets a request is decided as in the gateway: by
-`router/route.py`, `cache/prefix.py` and `router/replica.py`. Seconds are those of the thread's CPU. What the index
-takes is measured in a process that fills one with as many blocks for each replica, in pieces as engines tell of them.
+`router/route.py` and `gateway/engines/placement.py`. Seconds are those of the thread's CPU. What the index takes is
+measured in a process that fills one with as many blocks for each replica, in pieces as engines tell of them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.measure import ResidentMemory, quantile
-from bench.replica_simulation import ReplicaArrival, ReplicaPool, Rule, ceiling, least_loaded, simulate
+from bench.replica_rules import least_loaded
+from bench.replica_simulation import ReplicaPool, SimulatedPool, ceiling, simulate
 from bench.replica_workload import Service, made_up
 from bench.report import Environment, options, publish, table
 from cache.prefix import PrefixIndex
 from gateway.engines.placement import Placement
 from router.complexity import Complexity
-from router.replica import Replica, ReplicaPolicy, choose
 from router.route import RouteCandidate, RouteRequest, RoutingPolicy, route
 
 SIZES = (10, 100, 1000)
@@ -84,45 +84,29 @@ def service_of(replicas: int) -> Service:
     return dataclasses.replace(SERVICE, conversations=replicas * SERVICE.conversations, tenants=TENANTS_EACH * replicas)
 
 
-def by_gateway(seconds: list[float]) -> Rule:
-    """Return a rule that does what a gateway does to choose a replica, and notes its seconds."""
-
-    def decide(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-        began = time.thread_time()
-        candidates = [
-            RouteCandidate(
-                replica=node.name,
-                tier="small",
-                model="m",
-                context=1 << 20,
-                prompt_tokens=arrival.prompt,
-                load=node.in_flight.tokens,
-            )
-            for node in pool.nodes
-        ]
-        decision = route(_REQUEST, candidates, _POLICY)
-        matched = pool.matched(arrival)
-        replicas = [
-            Replica(name=node.name, load=node.in_flight.tokens, matched_tokens=matched.get(node.name, 0))
-            for node in pool.nodes
-        ]
-        choice = choose(replicas, arrival.prompt, ReplicaPolicy(), chance.getrandbits(64))
-        decision = Placement("m", choice, arrival.prompt, arrival.blocks, matched).apply(decision)
-        seconds.append(time.thread_time() - began)
-        return int(decision.replica.removeprefix("node-"))
-
-    return decide
+def by_gateway(pool: ReplicaPool, placement: Placement, chance: random.Random) -> str:
+    """Choose the tier as a gateway does, and in it the replica of the placement."""
+    candidates = [
+        RouteCandidate(
+            replica=node.name,
+            tier="small",
+            model=placement.pool,
+            context=1 << 20,
+            prompt_tokens=placement.prompt_tokens,
+            load=node.in_flight.tokens,
+        )
+        for node in pool.nodes.values()
+    ]
+    return placement.apply(route(_REQUEST, candidates, _POLICY)).replica
 
 
 def measure(replicas: int) -> LargePool:
     """Simulate a pool of one size."""
     service = service_of(replicas)
     arrivals = made_up(service, seed=1)
-    decisions: list[float] = []
-    ours, load = (
-        simulate(arrivals, rule, replicas=replicas, capacity=CAPACITY, block=service.block)
-        for rule in (by_gateway(decisions), least_loaded)
-    )
+    sizes = SimulatedPool(replicas, CAPACITY, service.block)
+    ours, load = (simulate(arrivals, rule, sizes) for rule in (by_gateway, least_loaded))
+    decisions = [each.placing for each in ours.outcomes]
     return LargePool(
         replicas=replicas,
         requests=len(arrivals),
@@ -175,8 +159,9 @@ def markdown(result: LargePools) -> str:
         "(`bench.replica_simulation`), with the same load for each: "
         f"{SERVICE.conversations:g} conversations a second, {TENANTS_EACH} tenants. The choice is the gateway's: its "
         "prefix index and its rule. *By load*: the share of blocks that would be found if load alone decided. "
-        "Imbalance: computed tokens of the busiest replica over the mean. Decisions: CPU of one thread. The index: "
-        "memory of a block of one replica, and CPU to note that it is stored and given up. Made by "
+        "Imbalance: computed tokens of the busiest replica over the mean. Decisions: CPU of one thread, in which the "
+        "names of the prompt's blocks are computed, too. The index: memory of a block of one replica, and CPU to note "
+        "that it is stored and given up. Made by "
         "`python -m bench.large_pool`.",
         "",
         *table(

@@ -11,6 +11,7 @@ import contextlib
 import random
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,14 +20,15 @@ from time import monotonic
 import msgspec
 
 from bench.measure import quantile
-from bench.replica_simulation import Node, ReplicaArrival, ReplicaPool, Rule, ceiling
+from bench.replica_simulation import ReplicaArrival, ReplicaPool, Rule, ceiling
 from bench.replica_workload import Service, made_up
 from bench.report import table
 from bench.servers import engine_process
-from cache.prefix import PrefixIndex
-from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
+from engine.cache.prefix_keys import BLOCK_SIZE
 from engine.client.engine_client import EngineClient
-from engine.wire import Blocks, SamplingParams
+from engine.wire import SamplingParams
+from gateway.engines.placement import salt_of
+from router.replica import ReplicaPolicy
 
 MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "model"
 KV_TOKENS = 8192
@@ -122,14 +124,14 @@ def median(lines: Sequence[RuleLine]) -> RuleLine:
 async def _run(
     name: str, run: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[ReplicaArrival]
 ) -> RuleLine:
-    nodes = [Node(f"node-{number}") for number in range(len(clients))]
-    pool = ReplicaPool(nodes, PrefixIndex(), BLOCK_SIZE)
-    for node, client in zip(nodes, clients, strict=True):
-        client.follow_blocks(partial(_told, pool.index, node.name))
+    pool = ReplicaPool(len(clients), KV_TOKENS, ReplicaPolicy())
+    behind = dict(zip(pool.nodes, clients, strict=True))
+    for node, client in behind.items():
+        client.follow_blocks(partial(pool.placer.told, node))
     chance = random.Random(1)
     prompt_tokens = cached_tokens = 0
     ttfts: list[float] = []
-    sent = [0] * len(nodes)
+    sent: Counter[str] = Counter()
     began = monotonic()
 
     async def send(arrival: ReplicaArrival) -> None:
@@ -137,22 +139,19 @@ async def _run(
         await asyncio.sleep(began + arrival.at - monotonic())
         info = clients[0].info
         assert info is not None
-        prompt, salt = _prompt(arrival), run.encode()
-        blocks = tuple(block_numbers(chain_root(info, len(prompt), None, salt), prompt, most=len(prompt)))
-        known = ReplicaArrival(arrival.at, blocks, arrival.prompt, arrival.answer)
-        at = rule(pool, known, chance)
-        sent[at] += 1
-        matched = pool.matched(known).get(nodes[at].name, 0)
-        expected = pool.index.expect(nodes[at].name, blocks)
+        prompt = _prompt(arrival)
+        placement = pool.place(prompt, chance.getrandbits(64), model=info, tenant=run)
+        node = rule(pool, placement, chance)
+        sent[node] += 1
         asked = monotonic()
         sampling = SamplingParams(max_tokens=arrival.answer, ignore_eos=True)
-        with nodes[at].in_flight.carry(arrival.prompt - matched, arrival.answer) as flight:
-            async with clients[at].generate(prompt, sampling, salt=salt, tenant=name) as generation:
+        with pool.carrying(node, placement, arrival.answer) as flight:
+            async with behind[node].generate(prompt, sampling, salt=salt_of(run), tenant=name) as generation:
                 async for _ in generation:
                     if not flight.computed:
                         flight.prefilled()
                         ttfts.append(monotonic() - asked)
-        pool.index.settle(nodes[at].name, expected)
+        pool.answer.observe(arrival.answer)
         prompt_tokens += generation.usage.prompt_tokens
         cached_tokens += generation.usage.cached_tokens
 
@@ -164,17 +163,10 @@ async def _run(
     return RuleLine(
         rule=name,
         cached=cached_tokens / prompt_tokens,
-        imbalance=max(sent) * len(sent) / sum(sent),
+        imbalance=max(sent.values()) * len(clients) / sum(sent.values()),
         ttft_p50=quantile(ttfts, 0.5),
         ttft_p99=quantile(ttfts, 0.99),
     )
-
-
-def _told(index: PrefixIndex, name: str, news: Blocks) -> None:
-    if news.cleared:
-        index.cleared(name)
-    index.removed(name, unpack_numbers(news.removed))
-    index.stored(name, unpack_numbers(news.stored))
 
 
 def _prompt(arrival: ReplicaArrival) -> list[int]:

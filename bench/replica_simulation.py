@@ -1,24 +1,46 @@
-"""A pool of simulated replicas: a queue and a prefix cache each, and a rule that says who gets the next request.
+"""A pool of simulated replicas behind a gateway's own choice: a queue and a prefix cache each.
 
 A replica serves one request after another. It computes the prompt's blocks that its cache does not hold, then the
 answer; the cache gives up what was least recently used. That is less than what an engine does, which runs requests
 side by side, but it is where queues and prefix hits meet: the order of the rules is the same, the seconds are not.
+
+The gateway's side is the gateway's own code. `gateway.engines.placement` names a prompt's blocks, finds them in the
+prefix index and chooses; the index has room for what replicas say they have room for, and knows what they tell in
+frames as engines do. Loads are counted by `router.in_flight`, answers predicted to be as long as late ones. Other rules
+see the same.
 
 No clock; chance comes from a seed: the same requests give the same figures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import random
+import struct
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
 
-from cache.prefix import PrefixIndex
-from router.in_flight import InFlightLoad, InFlightRequest
-from router.replica import Replica, ReplicaPolicy, choose
+from engine.cache.prefix_keys import BLOCK_SIZE
+from engine.wire import Blocks, ModelInfo
+from gateway.engines.placement import Placement, PlacementQuery, Placer
+from router.in_flight import AnswerLength, InFlightLoad, InFlightRequest
+from router.replica import Replica, ReplicaPolicy
+
+MODEL = ModelInfo(
+    name="m",
+    revision="r1",
+    context=1 << 20,
+    vocabulary=1 << 32,
+    eos_token_ids=(),
+    block_size=BLOCK_SIZE,
+    device="cpu",
+    dtype="bfloat16",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,10 @@ class ReplicaArrival:
     answer: int
     """Tokens of the answer."""
 
+    def tokens(self, block: int) -> list[int]:
+        """Return a prompt in which equal blocks, of so many tokens each, are equal tokens."""
+        return list(islice(chain.from_iterable(repeat(number, block) for number in self.blocks), self.prompt))
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
@@ -45,13 +71,30 @@ class ReplicaCost:
     """Answer tokens per second, of all requests that run side by side."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedPool:
+    """The replicas, and how one of them is chosen."""
+
+    replicas: int = 8
+    capacity: int = 3000
+    """Blocks that a replica's prefix cache holds."""
+    block: int = 512
+    """Tokens per block, a multiple of the engine's."""
+    cost: ReplicaCost = ReplicaCost()
+    most_answer: int = 4096
+    """Tokens that clients let an answer have, which is what the gateway expects until one has ended."""
+    policy: ReplicaPolicy = field(default_factory=ReplicaPolicy)
+
+
 @dataclass(slots=True)
 class ReplicaOutcome:
     arrival: ReplicaArrival
-    replica: int
+    replica: str
     hits: int = 0
     """Number of blocks found in the prefix cache."""
     first_token: float = 0.0
+    placing: float = 0.0
+    """CPU seconds that its placement took in the gateway."""
 
 
 @dataclass(slots=True)
@@ -59,8 +102,7 @@ class ReplicaRun:
     """Results of one rule."""
 
     outcomes: list[ReplicaOutcome]
-    replicas: int
-    block: int
+    sizes: SimulatedPool
 
     @property
     def hit_ratio(self) -> float:
@@ -87,13 +129,13 @@ class ReplicaRun:
         return [each.first_token - each.arrival.at for each in self.outcomes]
 
     def _computed(self, each: ReplicaOutcome) -> int:
-        return missing(each.arrival, each.hits, self.block)
+        return missing(each.arrival, each.hits, self.sizes.block)
 
     def _imbalance(self, amounts: Sequence[int]) -> float:
-        totals = [0] * self.replicas
+        totals: dict[str, int] = {}
         for each, amount in zip(self.outcomes, amounts, strict=True):
-            totals[each.replica] += amount
-        return max(totals) * self.replicas / sum(totals)
+            totals[each.replica] = totals.get(each.replica, 0) + amount
+        return max(totals.values()) * self.sizes.replicas / sum(totals.values())
 
 
 def missing(arrival: ReplicaArrival, hits: int, block: int) -> int:
@@ -107,82 +149,64 @@ class Node:
 
     name: str
     in_flight: InFlightLoad = field(default_factory=InFlightLoad)
-    cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    """Blocks, each known by the numbers of the engine's blocks in it, as they go over the wire."""
     waiting: deque[_Job] = field(default_factory=deque)
     busy: bool = False
 
 
 class ReplicaPool:
-    """The state that a rule may look at."""
+    """What a gateway knows of a pool's replicas."""
 
-    def __init__(self, nodes: list[Node], index: PrefixIndex, block: int) -> None:
-        self.nodes = nodes
-        self.index = index
-        self.block = block
+    def __init__(self, replicas: int, tokens: int, policy: ReplicaPolicy) -> None:
+        """Args: tokens: that the prefix cache of each replica holds."""
+        self.nodes = {name: Node(name) for name in (f"node-{at}" for at in range(replicas))}
+        self.placer = Placer()
+        self.placer.policy = policy
+        for name in self.nodes:
+            self.placer.index.resize(name, tokens // BLOCK_SIZE)
+        self.answer = AnswerLength()
 
-    def matched(self, arrival: ReplicaArrival) -> dict[str, int]:
-        """Return the tokens of the prompt that each replica holds, by the block events so far."""
-        found = self.index.match(arrival.blocks)
-        return {name: min(blocks * self.block, arrival.prompt) for name, blocks in found.items()}
+    def place(self, prompt: Sequence[int], draw: int, *, model: ModelInfo = MODEL, tenant: str = "") -> Placement:
+        """Return the gateway's choice for a prompt, and what the replicas hold of it."""
+        question = PlacementQuery(prompt=prompt, adapter=None, tenant=tenant, response="", previous=None)
+        return self.placer.place(model.name, model, question, self._replicas, draw)
 
+    @contextlib.contextmanager
+    def carrying(self, name: str, placement: Placement, most: int) -> Iterator[InFlightRequest]:
+        """Count a request as a replica's load, and its blocks as held, while the body runs."""
+        computed = placement.prompt_tokens - placement.matched.get(name, 0)
+        with (
+            self.nodes[name].in_flight.carry(computed, self.answer.predict(most)) as flight,
+            self.placer.expecting(name, placement.blocks, flight, told=True),
+        ):
+            yield flight
 
-Rule = Callable[[ReplicaPool, ReplicaArrival, random.Random], int]
-
-
-def round_robin() -> Rule:
-    count = -1
-
-    def rule(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-        nonlocal count
-        count += 1
-        return count % len(pool.nodes)
-
-    return rule
-
-
-def power_of_two(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-    return min(chance.sample(range(len(pool.nodes)), 2), key=lambda at: pool.nodes[at].in_flight.tokens)
-
-
-def least_loaded(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-    return min(range(len(pool.nodes)), key=lambda at: (pool.nodes[at].in_flight.tokens, chance.random()))
-
-
-def longest_prefix(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-    matched = pool.matched(arrival)
-    return max(range(len(pool.nodes)), key=lambda at: matched.get(pool.nodes[at].name, 0))
-
-
-def by_score(policy: ReplicaPolicy) -> Rule:
-    """Return the gateway's own rule."""
-
-    def rule(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
-        matched = pool.matched(arrival)
-        replicas = [
-            Replica(name=node.name, load=node.in_flight.tokens, matched_tokens=matched.get(node.name, 0))
-            for node in pool.nodes
+    def _replicas(self, matched: Mapping[str, int], last: str | None) -> list[Replica]:
+        return [
+            Replica(name=name, load=node.in_flight.tokens, matched_tokens=matched.get(name, 0))
+            for name, node in self.nodes.items()
         ]
-        chosen = choose(replicas, arrival.prompt, policy, chance.getrandbits(64)).order[0]
-        return next(at for at, node in enumerate(pool.nodes) if node.name == chosen)
 
-    return rule
+
+Rule = Callable[[ReplicaPool, Placement, random.Random], str]
+"""Returns the name of the replica that gets a request."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     outcome: ReplicaOutcome
-    expected: Sequence[int]
-    carry: object
+    blocks: list[bytes]
+    carried: contextlib.ExitStack
     flight: InFlightRequest
 
 
 class _Simulation:
     """Replicas that each prefill and decode one request at a time, and the events to come."""
 
-    def __init__(self, pool: ReplicaPool, capacity: int, cost: ReplicaCost) -> None:
+    def __init__(self, pool: ReplicaPool, sizes: SimulatedPool) -> None:
         self._pool = pool
-        self._capacity = capacity
-        self._cost = cost
+        self._sizes = sizes
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = 0
 
@@ -192,8 +216,15 @@ class _Simulation:
             at, _, what = heapq.heappop(self._events)
             what(at)
 
-    def arrive(self, node: Node, job: _Job, now: float) -> None:
-        node.waiting.append(job)
+    def send(self, outcome: ReplicaOutcome, placement: Placement, now: float) -> None:
+        """Send a request to the replica that was chosen for it."""
+        packed = struct.pack(f"<{len(placement.blocks)}Q", *placement.blocks)
+        size = 8 * self._sizes.block // BLOCK_SIZE
+        blocks = [packed[start : start + size] for start in range(0, len(packed), size)]
+        carried = contextlib.ExitStack()
+        flight = carried.enter_context(self._pool.carrying(outcome.replica, placement, self._sizes.most_answer))
+        node = self._pool.nodes[outcome.replica]
+        node.waiting.append(_Job(outcome, blocks, carried, flight))
         self._begin(node, now)
 
     def _later(self, at: float, what: Callable[[float], None]) -> None:
@@ -205,63 +236,45 @@ class _Simulation:
             return
         node.busy = True
         job = node.waiting.popleft()
-        arrival, outcome = job.outcome.arrival, job.outcome
-        for known in arrival.blocks:
+        for known in job.blocks:
             if known not in node.cache:
                 break
-            outcome.hits += 1
-        prefilled = now + missing(arrival, outcome.hits, self._pool.block) / self._cost.prefill
+            job.outcome.hits += 1
+        prefilled = now + missing(job.outcome.arrival, job.outcome.hits, self._sizes.block) / self._sizes.cost.prefill
         self._later(prefilled, lambda at: self._first_token(node, job, at))
 
     def _first_token(self, node: Node, job: _Job, now: float) -> None:
         job.outcome.first_token = now
         job.flight.prefilled()
-        blocks = job.outcome.arrival.blocks
-        new = [each for each in blocks if each not in node.cache]
-        for each in reversed(blocks):
+        new = dict.fromkeys(each for each in job.blocks if each not in node.cache)
+        for each in reversed(job.blocks):
             node.cache[each] = None
             node.cache.move_to_end(each)
-        evicted = [node.cache.popitem(last=False)[0] for _ in range(len(node.cache) - self._capacity)]
-        self._pool.index.stored(node.name, new)
-        self._pool.index.removed(node.name, evicted)
-        self._later(now + job.outcome.arrival.answer / self._cost.decode, lambda at: self._end(node, job, at))
+        evicted = [node.cache.popitem(last=False)[0] for _ in range(len(node.cache) - self._sizes.capacity)]
+        stored = b"".join(each for each in new if each in node.cache)
+        removed = b"".join(each for each in evicted if each not in new)
+        self._pool.placer.told(node.name, Blocks(stored=stored, removed=removed))
+        self._later(now + job.outcome.arrival.answer / self._sizes.cost.decode, lambda at: self._end(node, job, at))
 
     def _end(self, node: Node, job: _Job, now: float) -> None:
-        job.carry.__exit__(None, None, None)  # type: ignore[attr-defined]
-        self._pool.index.settle(node.name, job.expected)
+        job.carried.close()
+        self._pool.answer.observe(job.outcome.arrival.answer)
         node.busy = False
         self._begin(node, now)
 
 
-def simulate(
-    arrivals: Sequence[ReplicaArrival],
-    rule: Rule,
-    *,
-    replicas: int = 8,
-    capacity: int = 3000,
-    block: int = 512,
-    cost: ReplicaCost | None = None,
-    seed: int = 1,
-) -> ReplicaRun:
-    """Serve all arrivals, which come in order.
-
-    Args:
-        capacity: blocks that a replica's prefix cache holds.
-        block: tokens per block.
-    """
+def simulate(arrivals: Sequence[ReplicaArrival], rule: Rule, sizes: SimulatedPool, seed: int = 1) -> ReplicaRun:
+    """Serve all arrivals, which come in order."""
     chance = random.Random(seed)
-    pool = ReplicaPool([Node(f"node-{at}") for at in range(replicas)], PrefixIndex(blocks=2 * capacity), block)
-    run, simulation = ReplicaRun([], replicas, block), _Simulation(pool, capacity, cost or ReplicaCost())
+    pool = ReplicaPool(sizes.replicas, sizes.capacity * sizes.block, sizes.policy)
+    run, simulation = ReplicaRun([], sizes), _Simulation(pool, sizes)
     for arrival in arrivals:
         simulation.advance(arrival.at)
-        chosen = rule(pool, arrival, chance)
-        node = pool.nodes[chosen]
-        hits = pool.matched(arrival).get(node.name, 0) // block
-        carry = node.in_flight.carry(missing(arrival, hits, block), arrival.answer)
-        outcome = ReplicaOutcome(arrival, chosen)
+        prompt, began = arrival.tokens(sizes.block), time.thread_time()
+        placement = pool.place(prompt, chance.getrandbits(64))
+        outcome = ReplicaOutcome(arrival, rule(pool, placement, chance), placing=time.thread_time() - began)
         run.outcomes.append(outcome)
-        job = _Job(outcome, pool.index.expect(node.name, arrival.blocks), carry, carry.__enter__())
-        simulation.arrive(node, job, arrival.at)
+        simulation.send(outcome, placement, arrival.at)
     simulation.advance(math.inf)
     return run
 

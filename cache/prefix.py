@@ -5,24 +5,27 @@ key stands for everything before it, and for model, adapter and tenant. The inde
 blocks with the same number, send a request to a replica that has to compute what another one knows, and nothing else:
 engines compare whole keys.
 
-Bounded: at most `blocks` per replica, of those that its engine has stored and again of those that are expected. What
-is beyond that is forgotten, least recently stored first.
+Bounded: at most as many blocks of a replica as its engine has room for, of those that it has stored and again of those
+that are expected. An engine that tells what it gives up never exceeds that; of one that does not, the blocks that were
+least recently stored or asked for are forgotten first.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 BLOCKS = 65_536
-"""Most blocks known of one replica: a million tokens where a block has 16. They take about 15 MB."""
+"""Most blocks known of a replica whose engine has not told its capacity."""
+_BATCH = 16
+"""One in this many blocks of a full replica is forgotten at a time: finding the oldest key of a dictionary takes time
+in proportion to the keys that were deleted before it."""
 
 
 class PrefixIndex:
     """The prefix blocks of one pool's replicas."""
 
-    def __init__(self, *, blocks: int = BLOCKS) -> None:
-        self._most = blocks
+    def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         """Replicas that have a block or will have it soon, one bit for each."""
         self._replicas: dict[str, _Holdings] = {}
@@ -36,16 +39,21 @@ class PrefixIndex:
         holdings = self._replicas.get(replica)
         return 0 if holdings is None else len(holdings.stored)
 
+    def resize(self, replica: str, blocks: int) -> None:
+        """Set how many blocks a replica has room for."""
+        holdings = self._holdings(replica)
+        holdings.most = blocks
+        self._shrink(holdings)
+
     def stored(self, replica: str, blocks: Sequence[int]) -> None:
         """Record that a replica holds these blocks of a chain, in its order."""
         holdings = self._holdings(replica)
+        stored = holdings.stored
         for block in reversed(blocks):  # a chain is forgotten from its end, where fewer need it
-            holdings.stored[block] = None
-            holdings.stored.move_to_end(block)
-            self._holders[block] = self._holders.get(block, 0) | holdings.bit
-        while len(holdings.stored) > self._most:
-            oldest, _ = holdings.stored.popitem(last=False)
-            self._drop(holdings, oldest)
+            stored.pop(block, None)
+            stored[block] = None
+            self._hold(holdings, block)
+        self._shrink(holdings)
 
     def removed(self, replica: str, blocks: Iterable[int]) -> None:
         """Record that a replica holds these blocks no more."""
@@ -58,7 +66,7 @@ class PrefixIndex:
     def cleared(self, replica: str) -> None:
         """Record that nothing is known of a replica's blocks any more."""
         holdings = self._holdings(replica)
-        stored, holdings.stored = holdings.stored, OrderedDict()
+        stored, holdings.stored = holdings.stored, {}
         for block in stored:
             self._drop(holdings, block)
 
@@ -72,14 +80,19 @@ class PrefixIndex:
     def expect(self, replica: str, blocks: Sequence[int]) -> Sequence[int]:
         """Record blocks that a request on its way to a replica will store; `settle` takes them back.
 
-        So do others that begin alike and come before it has answered find each other. Returns those that `settle` is
-        to be given: not all if the index is full.
+        So do others that begin alike and come before it has answered find each other. Those that the replica holds
+        already count as used just now. Returns those that `settle` is to be given: not all if as many are expected as
+        the replica has room for.
         """
         holdings = self._holdings(replica)
-        taken = blocks[: max(0, self._most - len(holdings.expected))]
-        for block in taken:
-            holdings.expected[block] = holdings.expected.get(block, 0) + 1
-            self._holders[block] = self._holders.get(block, 0) | holdings.bit
+        stored, expected = holdings.stored, holdings.expected
+        taken = blocks[: max(0, holdings.most - len(expected))]
+        for block in reversed(taken):
+            if block in stored:
+                del stored[block]
+                stored[block] = None
+            expected[block] = expected.get(block, 0) + 1
+            self._hold(holdings, block)
         return taken
 
     def settle(self, replica: str, blocks: Sequence[int]) -> None:
@@ -141,6 +154,20 @@ class PrefixIndex:
             holdings = self._replicas[replica] = _Holdings(bit)
         return holdings
 
+    def _hold(self, holdings: _Holdings, block: int) -> None:
+        holders = self._holders.get(block, 0)
+        if not holders & holdings.bit:
+            # A replica's own bit is one object for all of its blocks: most have no other holder.
+            self._holders[block] = holders | holdings.bit if holders else holdings.bit
+
+    def _shrink(self, holdings: _Holdings) -> None:
+        """Forget the oldest of more blocks than a replica has room for."""
+        excess = len(holdings.stored) - holdings.most
+        if excess > 0:
+            for oldest in list(islice(holdings.stored, max(excess, holdings.most // _BATCH))):
+                del holdings.stored[oldest]
+                self._drop(holdings, oldest)
+
     def _drop(self, holdings: _Holdings, block: int) -> None:
         """A replica does not hold a block for one of two reasons any more."""
         if block not in holdings.stored and block not in holdings.expected:
@@ -157,10 +184,12 @@ class PrefixIndex:
 class _Holdings:
     """What one replica holds."""
 
-    __slots__ = ("bit", "expected", "stored")
+    __slots__ = ("bit", "expected", "most", "stored")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
-        self.stored: OrderedDict[int, None] = OrderedDict()
+        self.most = BLOCKS
+        self.stored: dict[int, None] = {}
+        """Its blocks, the one that was used longest ago first."""
         self.expected: dict[int, int] = {}
         """By block: how many requests will make it store that one."""

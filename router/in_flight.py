@@ -1,12 +1,31 @@
 """Counts the tokens that a replica still has to compute for this gateway, from sending a request until its end.
 
-The engine's own report may be a second old; of what was sent a moment ago only the sender knows.
+The engine's own report may be a second old; of what was sent a moment ago only the sender knows. How long an answer
+will be nobody knows: it is taken for as long as late ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+
+_SMOOTHING = 0.05
+"""Weight of the newest answer in the mean length."""
+
+
+class AnswerLength:
+    """Predicts the length of a pool's next answer from the latest ones."""
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+
+    def predict(self, most: int) -> int:
+        """Return the expected tokens of an answer that may have `most`."""
+        return most if self._mean is None else min(most, round(self._mean))
+
+    def observe(self, tokens: int) -> None:
+        """Record an answer of so many tokens."""
+        self._mean = tokens if self._mean is None else self._mean + _SMOOTHING * (tokens - self._mean)
 
 
 class InFlightLoad:

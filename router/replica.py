@@ -2,9 +2,9 @@
 
 `score = matched prompt / prompt - beta * relative load - gamma * error rate`, of the replicas whose load lies within a
 window of the least loaded one. Longest prefix alone sends everything to one replica; load alone throws the prefix
-caches away. Where no replica knows any of the prompt, two are drawn and the better one gets it (the power of two
-choices: Mitzenmacher, 2001), so that gateways that see the same loads do not all choose the same replica. Of equal ones
-those in the gateway's zone come first, then, for a request of the premium class, those on machines that stay.
+caches away. Where no replica knows any of the prompt, the least loaded one gets it. Of equal ones those in the
+gateway's zone come first, then, for a request of the premium class, those on machines that stay, then one that is
+drawn: gateways that see the same loads do not all choose the same replica.
 
 The score is that of vLLM's production stack (`loadaware`), with load relative to the work that the request itself
 brings: on an idle pool a known prefix is worth as many tokens of waiting as it saves.
@@ -45,7 +45,7 @@ class Replica(Struct, frozen=True, kw_only=True):
 class ReplicaPolicy(Struct, frozen=True, kw_only=True):
     """Weights of the score by which a replica is chosen."""
 
-    beta: float = 1.0
+    beta: float = 0.5
     """Weight of load: with 0 only prefixes count, with a large value only load."""
     gamma: float = 1.0
     """Weight of the error rate."""
@@ -67,7 +67,7 @@ class ReplicaReason(enum.StrEnum):
     PREFIX = "prefix"
     """By score: some replica knows a part of the prompt, has the adapter, or answered the last turn."""
     LOAD = "load"
-    """No replica knows any of the prompt: the less loaded of two that were drawn."""
+    """No replica knows any of the prompt: the least loaded one."""
 
 
 class Score(Struct, frozen=True):
@@ -132,12 +132,10 @@ def choose(
         if any(scores[each.name].match or each.sticky for each in candidates)
         else ReplicaReason.LOAD
     )
-    first = sorted(candidates if how is ReplicaReason.PREFIX else _two(candidates, draw), key=rank)
+    first = sorted(candidates, key=rank)
     taken = {each.name for each in first}
-    others = sorted((each for each in candidates if each.name not in taken), key=rank)
-    taken |= {each.name for each in others}
     last = sorted((each for each in replicas if each.name not in taken), key=rank)
-    return ReplicaChoice(tuple(each.name for each in (*first, *others, *last)), how, scores)
+    return ReplicaChoice(tuple(each.name for each in (*first, *last)), how, scores)
 
 
 def explain(choice: ReplicaChoice, prompt_tokens: int) -> str:
@@ -147,7 +145,7 @@ def explain(choice: ReplicaChoice, prompt_tokens: int) -> str:
         return f"{chosen} is the only replica"
     score = choice.scores[chosen]
     if choice.how is ReplicaReason.LOAD:
-        return f"no replica knows the prompt: {chosen} is the less loaded of two"
+        return f"no replica knows the prompt: {chosen} has the least to do"
     return (
         f"{chosen} has {score.match:.0%} of the work on {prompt_tokens} prompt tokens behind it "
         f"at {score.load:+.0%} of the mean load (score {score.total:.2f})"
@@ -162,17 +160,3 @@ def _score(each: Replica, load: float, prompt_tokens: int, policy: ReplicaPolicy
     sticky = policy.sticky if each.sticky else 0.0
     total = match + sticky - policy.beta * load - policy.gamma * each.error_rate
     return Score(match, load, each.error_rate, sticky, total)
-
-
-def _two(replicas: Sequence[Replica], draw: int) -> list[Replica]:
-    """Draw two different replicas by weight."""
-    rest, drawn = list(replicas), []
-    for part in (draw & 0xFFFF_FFFF, draw >> 32 & 0xFFFF_FFFF):
-        if rest:
-            point = part / 2**32 * sum(each.weight for each in rest)
-            at = 0
-            while at < len(rest) - 1 and point >= rest[at].weight:
-                point -= rest[at].weight
-                at += 1
-            drawn.append(rest.pop(at))
-    return drawn

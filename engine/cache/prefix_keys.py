@@ -59,10 +59,9 @@ def block_hashes(parent: bytes, tokens: Sequence[int]) -> list[bytes]:
     return hashes
 
 
-def block_numbers(root: bytes, tokens: Sequence[int], *, most: int) -> list[int]:
-    """Return the numbers of a prompt's full blocks, at most `most`."""
-    hashes = block_hashes(root, tokens[: most * BLOCK_SIZE])
-    return [int.from_bytes(digest[:_NUMBER_BYTES], "little") for digest in hashes]
+def block_numbers(root: bytes, tokens: Sequence[int]) -> list[int]:
+    """Return the numbers of a prompt's full blocks."""
+    return [int.from_bytes(digest[:_NUMBER_BYTES], "little") for digest in block_hashes(root, tokens)]
 
 
 def pack_numbers(digests: Iterable[bytes]) -> bytes:

@@ -96,7 +96,7 @@ class RouterSettings(Section, frozen=True):
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds after which such an engine is tried again.")] = 10.0
     replica_beta: Annotated[
         float, Meta(ge=0, le=100, description="Weight of a replica's load against its cached prompt tokens.")
-    ] = 1.0
+    ] = 0.5
     replica_window: Annotated[
         float,
         Meta(ge=0, le=100, description="Most load above the least loaded replica's, in mean loads."),

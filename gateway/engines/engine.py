@@ -96,7 +96,8 @@ class Engine:
         self.pool.placer.told(self.name, news)
 
     def introduced(self) -> None:
-        """Take the name of a process that is there in place of another one, and forget what that one held.
+        """Take the name of a process that is there in place of another one, forget what that one held, and learn how
+        many prefix blocks this one has room for.
 
         A process that is another replica too, at another address or in another pool, has its id there.
         """
@@ -106,6 +107,8 @@ class Engine:
             self.errors = ErrorRate()
             self.pool.placer.forget(former)
             self.pool.renamed(self, former)
+        if (load := self.client.load) is not None:
+            self.pool.placer.index.resize(self.name, load.total_blocks + load.host_blocks)
 
     def hand_on(self) -> int:
         """Have other engines go on with the answers that it has begun; returns how many.

@@ -27,8 +27,6 @@ from router.route import RouteDecision
 if TYPE_CHECKING:
     from gateway.engines.engine import Engine
 
-MOST_BLOCKS = 1024
-"""Most blocks of a prompt that are looked up: 16,384 tokens. Blocks behind them make no difference any more."""
 CONVERSATIONS = 10_000
 """Most conversations whose last replica is remembered."""
 MOST_SCORES = 8
@@ -128,7 +126,7 @@ class Placer:
         blocks: list[int] = []
         if model is not None and model.block_size == BLOCK_SIZE:
             root = chain_root(model, len(prompt), question.adapter, salt_of(question.tenant))
-            blocks = block_numbers(root, prompt, most=MOST_BLOCKS)
+            blocks = block_numbers(root, prompt)
         # The last token always runs.
         longest = len(prompt) - 1
         matched = {name: min(count * BLOCK_SIZE, longest) for name, count in self.index.match(blocks).items()}

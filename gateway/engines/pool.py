@@ -25,6 +25,7 @@ from gateway.engines.pool_model import PoolModel
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
 from router.health import Breaker
+from router.in_flight import AnswerLength
 from router.replica import ReplicaPolicy
 from router.shedding import Turnover
 
@@ -34,8 +35,6 @@ RELIEF = 30.0
 """Seconds for which a replica that is no longer listed is kept while no other one is connected."""
 _POLL = 0.05
 """Seconds between looks for an engine that can take an answer up."""
-_SMOOTHING = 0.05
-"""Weight of the newest answer in the mean length."""
 
 Controls = Callable[[], Mapping[str, ReplicaControl]]
 """Returns what operators have set for replicas, by name."""
@@ -88,7 +87,7 @@ class Pool:
         self.turnover = Turnover()
         self.max_turns = 0
         """Most turns that this gateway sends to the pool at the same time; 0: any number."""
-        self._answer_tokens: float | None = None
+        self.answer_length = AnswerLength()
         self._server_name = tls.server_name
         self._connect = partial(EngineClient, tls=tls.files(), on_fault=failure_reporter("engine connections"))
         self.configure(settings, router)
@@ -224,15 +223,6 @@ class Pool:
     def turns(self) -> int:
         """Number of turns that the pool's engines have from this gateway."""
         return sum(engine.turns for engine in self.engines + self.leaving)
-
-    def answer_tokens(self, most: int) -> int:
-        """Expected length of an answer that may have `most` tokens, from the latest answers."""
-        return most if self._answer_tokens is None else min(most, round(self._answer_tokens))
-
-    def answered(self, tokens: int) -> None:
-        """Record an answer of so many tokens."""
-        mean = self._answer_tokens
-        self._answer_tokens = tokens if mean is None else mean + _SMOOTHING * (tokens - mean)
 
     async def relieved(self) -> None:
         """Wait until one of `engines` is connected, for a bounded time."""

@@ -234,7 +234,7 @@ class _Answer:
         self.engine, self.blamed, self._said = successor, False, said
         self.moves += 1
         self.flights.close()
-        answer = successor.pool.answer_tokens(self._asked.sampling.max_tokens - said)
+        answer = successor.pool.answer_length.predict(self._asked.sampling.max_tokens - said)
         self._flight = self.flights.enter_context(successor.carrying(len(self._asked.prompt) + said, answer))
         return True
 

@@ -78,8 +78,10 @@ def test_a_lost_connection_keeps_what_is_on_its_way() -> None:
     assert len(index) == 0
 
 
-def test_memory_is_bounded_and_chains_go_from_their_end() -> None:
-    index = PrefixIndex(blocks=10)
+def test_memory_is_bounded_by_what_a_replica_has_room_for_and_chains_go_from_their_end() -> None:
+    index = PrefixIndex()
+    index.resize("small-0", 10)
+    index.resize("small-1", 10)
     index.stored("small-0", chain(8, 0))
     index.stored("small-0", chain(6, 1))
     assert index.blocks("small-0") == len(index) == 10
@@ -87,6 +89,30 @@ def test_memory_is_bounded_and_chains_go_from_their_end() -> None:
     assert index.match(CHAINS[0]) == {"small-0": 4}
     assert len(index.expect("small-1", chain(8, 0))) == 8
     assert len(index.expect("small-1", chain(8, 2))) == 2
+    index.resize("small-0", 6)
+    assert index.match(CHAINS[0]) == {"small-1": 8} and index.blocks("small-0") == 6
+    index.check_integrity()
+
+
+def test_blocks_that_are_asked_for_again_outlive_newer_ones() -> None:
+    """Engines tell only of what is new to them; what a request finds is used all the same."""
+    index = PrefixIndex()
+    index.resize("small-0", 12)
+    index.stored("small-0", chain(6, 0))
+    index.stored("small-0", chain(6, 1))
+    index.settle("small-0", index.expect("small-0", chain(6, 0)))
+    index.stored("small-0", chain(4, 2))
+    assert [index.match(each) for each in CHAINS] == [{"small-0": 6}, {"small-0": 2}, {"small-0": 4}]
+
+
+def test_a_large_replica_forgets_the_oldest_in_portions() -> None:
+    index = PrefixIndex()
+    index.resize("small-0", 160)
+    for number in range(1000):
+        index.stored("small-0", [number])
+        assert 0 < index.blocks("small-0") <= 160 and index.match([number]) == {"small-0": 1}
+    assert all(index.match([number]) for number in range(850, 1000))
+    index.check_integrity()
 
 
 class Index(RuleBasedStateMachine):
@@ -94,7 +120,7 @@ class Index(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex(blocks=1000)
+        self.index = PrefixIndex()
         self.stored: dict[str, set[int]] = {name: set() for name in NAMES}
         self.expected: dict[str, Counter[int]] = {name: Counter() for name in NAMES}
         self.open: list[tuple[str, list[int]]] = []

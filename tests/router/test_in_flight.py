@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.in_flight import InFlightLoad, InFlightRequest
+from router.in_flight import AnswerLength, InFlightLoad, InFlightRequest
 
 
 class Flights(RuleBasedStateMachine):
@@ -48,3 +48,13 @@ class Flights(RuleBasedStateMachine):
 
 TestFlights = Flights.TestCase
 TestFlights.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+def test_an_answer_is_predicted_to_be_as_long_as_late_ones() -> None:
+    length = AnswerLength()
+    assert length.predict(500) == 500
+    length.observe(100)
+    assert (length.predict(500), length.predict(30)) == (100, 30)
+    for _ in range(200):
+        length.observe(200)
+    assert length.predict(500) == 200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,9 +36,10 @@ def test_a_known_prefix_wins_among_equals() -> None:
 
 def test_a_prefix_is_worth_as_many_tokens_of_waiting_as_it_saves() -> None:
     """On a pool that is otherwise idle, with beta 1; up to the mean's own growth with the load."""
+    policy = ReplicaPolicy(beta=1.0)
     knows = replica(0, matched_tokens=80)
-    assert first(replica(1), Replica(**{**_fields(knows), "load": 60})) == "small-0"
-    assert first(replica(1), Replica(**{**_fields(knows), "load": 400})) == "small-1"
+    assert first(replica(1), Replica(**{**_fields(knows), "load": 60}), policy=policy) == "small-0"
+    assert first(replica(1), Replica(**{**_fields(knows), "load": 400}), policy=policy) == "small-1"
 
 
 def test_nobody_gets_everything() -> None:
@@ -95,21 +94,21 @@ def test_of_equal_replicas_the_near_one_comes_first_and_premium_turns_avoid_spot
     assert {choose([near, spot], 10, POLICY, draw).order[0] for draw in DRAWN} == {"small-0", "small-1"}
 
 
-def test_a_miss_takes_the_less_loaded_of_two() -> None:
-    """Every pair comes up, the most loaded replica never wins, and no replica is first for all."""
-    replicas = [replica(0, load=10), replica(1, load=20), replica(2, load=30)]
-    seen = Counter(
-        choose(replicas, 10, POLICY, (low << 30) | (high << 62)).order[0] for low in range(4) for high in range(4)
-    )
-    assert set(seen) == {"small-0", "small-1"}
-    assert "less loaded of two" in explain(choose(replicas, 10, POLICY, 0), 10)
+def test_a_miss_takes_the_least_loaded_replica() -> None:
+    """Of several, each for some draw: gateways that see the same loads do not all choose the same one."""
+    replicas = [replica(0, load=20), replica(1, load=10), replica(2, load=30), replica(3, load=10)]
+    choices = [choose(replicas, 10, POLICY, draw) for draw in range(8)]
+    assert {choice.order[0] for choice in choices} == {"small-1", "small-3"}
+    assert {choice.order[2:] for choice in choices} == {("small-0", "small-2")}
+    assert choices[0].how is ReplicaReason.LOAD and "least to do" in explain(choices[0], 10)
 
 
-def test_a_draw_follows_the_weights() -> None:
-    heavy = [replica(0, weight=9.0), replica(1), replica(2)]
-    draws = [(low << 32 | high) * 2**4 for low in range(0, 2**28, 2**23) for high in range(0, 2**28, 2**23)]
-    wins = Counter(choose(heavy, 10, POLICY, draw).order[0] for draw in draws)
-    assert wins["small-0"] > 0.9 * len(draws)
+def test_load_follows_the_weights() -> None:
+    loads, weights = [0, 0, 0], [9.0, 1.0, 1.0]
+    for draw in range(1100):
+        replicas = [replica(at, load=loads[at], weight=weights[at]) for at in range(3)]
+        loads[int(first(*replicas, draw=draw).removeprefix("small-"))] += 100
+    assert loads == pytest.approx([90_000, 10_000, 10_000], rel=0.02)
 
 
 @st.composite

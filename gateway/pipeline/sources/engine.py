@@ -122,7 +122,7 @@ class EngineAnswers:
                 engine=engine,
                 prompt=prompts[engine.pool.name],
                 sampling=self._sampling(dispatched, engine, limit, held=isinstance(sink, HeldAnswer)),
-                flight=engine.carrying(computed, engine.pool.answer_tokens(limit), blocks),
+                flight=engine.carrying(computed, engine.pool.answer_length.predict(limit), blocks),
                 share=dispatched.share,
                 adapter=dispatched.adapter.version if dispatched.adapter else None,
                 queue_timeout=self._settings.turns.queue_timeout,
@@ -138,7 +138,7 @@ class EngineAnswers:
         if streamed.error is not None and turn.log.routed is None:
             raise streamed.error
         if streamed.error is None:
-            engine.pool.answered(streamed.usage.output_tokens)
+            engine.pool.answer_length.observe(streamed.usage.output_tokens)
         if placement is not None:
             prompt, found = len(asked.prompt), streamed.usage.cached_tokens
             self._metrics.placements.answered(

@@ -21,7 +21,7 @@ from gateway.protocol.requests import Message
 from gateway.protocol.stream import Finished, Routed
 from gateway.records.directory import ReplicaControl
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
-from tests.gateway.frame_engine import FrameEngine
+from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.gateway.pipeline.turns import DEMO, OTHER, request, routes, run, text
 
 pytestmark = pytest.mark.anyio
@@ -160,7 +160,7 @@ async def test_a_drained_replica_is_left_although_it_knows_the_prompt(
 
 
 async def test_an_engine_that_tells_nothing_is_believed_to_hold_what_it_computed(tmp_path: Path, model: Path) -> None:
-    """Until it is gone; and a turn that had no token leaves nothing."""
+    """Until it is gone, and of that as much as it has room for; a turn that had no token leaves nothing."""
     async with (
         FrameEngine(tmp_path / "a", {None: 5}).serving() as one,
         FrameEngine(tmp_path / "b", {}).serving() as two,
@@ -178,6 +178,11 @@ async def test_an_engine_that_tells_nothing_is_believed_to_hold_what_it_computed
                 if computed:
                     flight.prefilled()
             assert index.match([1, 2, 3]) == ({"small-0": 3} if computed else {})
+        with behind["small-0"].carrying(1600, 5, range(100, 200)) as flight:
+            flight.prefilled()
+        assert index.match(range(100, 200)) == {"small-0": LOAD.total_blocks}
+        with behind["small-0"].carrying(40, 5, [1, 2, 3]) as flight:
+            flight.prefilled()
         await behind.aclose()
         assert index.match([1, 2, 3]) == {}
 
