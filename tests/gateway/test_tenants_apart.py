@@ -254,8 +254,9 @@ async def test_what_needs_no_key_shows_nothing_of_a_tenant(
 ) -> None:
     async with world(serve, frames, registry, version, elsewhere=False) as has, client(has.home, None) as nobody:
         for endpoint in sorted(FOR_EVERYBODY):
-            response = await nobody.get(endpoint.removeprefix("GET "))
-            assert response.status_code == 200
+            method, path = endpoint.replace("{name}", "idp").split(" ")
+            response = await nobody.request(method, path)
+            assert response.status_code < 500 if path.startswith("/auth/") else response.status_code == 200
             said = written(response.status_code, response.headers, response.content)
             for word in (CANARY, KEY, *has.all_names):
                 assert word not in said, endpoint
