@@ -13,6 +13,8 @@ from gateway.errors import Unavailable
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.conftest import NAMES, Installation
 from tests.e2e.page import LONG, answered, ask, connected, message
+from tests.e2e.test_page_attachments import drop
+from tests.e2e.test_page_settings import use, watched
 
 pytestmark = needs_chromium
 
@@ -186,6 +188,22 @@ def test_an_answer_cut_off_with_its_connection_goes_on_in_its_lane(tab: Visit, s
     for number in (1, 2):
         expect(lanes.nth(number).locator(".markdown")).to_have_text(LONG)
     assert len(server.pipeline.turns) == 3
+
+
+def test_others_are_sent_what_the_first_one_was_sent(browser: Browser, server: ScriptedServer) -> None:
+    """Its settings and attachments, also where the conversation has others now."""
+    with visit(browser, server.url) as tab:
+        created = watched(tab)
+        use(tab.page, Instructions="Be brief.")
+        drop(tab.page, a_txt=b"alpha")
+        ask(tab.page, "question")
+        answered(tab.page)
+        use(tab.page, Instructions="Be long.")
+        compare(tab.page, "large", "pirate")
+        answered(tab.page)
+    first, *others = created
+    assert first["instructions"] == "Be brief." and "alpha" in str(first["input"])
+    assert others == [{**first, "model": name} for name in ("large", "pirate")]
 
 
 def test_on_a_phone_they_are_behind_tabs(browser: Browser, server: ScriptedServer) -> None:
