@@ -122,19 +122,45 @@ async def read(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> d
     Raises:
         RedisError: the statistics cannot be read.
     """
-    now = time.time()
-    known = cast("list[bytes]", await redis.zrange(TENANTS_KEY, 0, -1))
-    names = [tenant] if tenant else [name.decode() for name in known]
-    sums: dict[str, Counter[str]] = {}
-    for name in names:
-        async with redis.pipeline(transaction=False) as pipeline:
-            for hour in range(hours):
-                pipeline.hgetall(statistics_key(name, _named(now - 3600 * hour)))
-            total: Counter[str] = Counter()
-            for fields in await pipeline.execute():
-                total.update({counter.decode(): int(amount) for counter, amount in fields.items()})
-        sums[name] = total
+    sums = {}
+    for name in [tenant] if tenant else await _tenants(redis):
+        sums[name] = Counter[str]()
+        for counters in (await _read_hours(redis, name, hours)).values():
+            sums[name].update(counters)
     return sums
+
+
+async def read_by_hour(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> dict[str, Counter[str]]:
+    """Read the sums of each of the last hours (this one included) in which something was counted, the oldest first, by
+    names such as `2026112214`: those of one tenant, or of all together.
+
+    Raises:
+        RedisError: the statistics cannot be read.
+    """
+    sums: dict[str, Counter[str]] = {}
+    for name in [tenant] if tenant else await _tenants(redis):
+        for hour, counters in (await _read_hours(redis, name, hours)).items():
+            sums.setdefault(hour, Counter()).update(counters)
+    return dict(sorted(sums.items()))
+
+
+async def _tenants(redis: Redis) -> list[str]:
+    return [name.decode() for name in cast("list[bytes]", await redis.zrange(TENANTS_KEY, 0, -1))]
+
+
+async def _read_hours(redis: Redis, tenant: str, hours: int) -> dict[str, Counter[str]]:
+    """Read the counters of those of the last hours that have any."""
+    now = time.time()
+    names = [_named(now - 3600 * hour) for hour in range(hours)]
+    async with redis.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.hgetall(statistics_key(tenant, name))
+        found = await pipeline.execute()
+    return {
+        name: Counter({counter.decode(): int(amount) for counter, amount in fields.items()})
+        for name, fields in zip(names, found, strict=True)
+        if fields
+    }
 
 
 def _named(seconds: float) -> str:

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from router.evaluation import choices, prices
@@ -145,6 +145,12 @@ def again(choice: TierChoice) -> TierChoice:
         floor=choice.floor,
         draw=choice.draw,
     )
+
+
+def at_price(choice: TierChoice, price: float) -> str:
+    """Return the tier that another price of cost would have chosen, with nothing drawn at random."""
+    terms = structs.replace(choice.terms, price=price, explore=0.0)
+    return choose(choice.outlook, terms, delays=choice.delays, offered=choice.offered, floor=choice.floor).tier
 
 
 def sentences(choice: TierChoice) -> tuple[str, ...]:

@@ -202,6 +202,19 @@ def _candidate(
         return None
 
 
+async def read_monitors(redis: Redis, tenants: Sequence[str]) -> dict[str, Monitor]:
+    """Read the monitors of some tenants' error.
+
+    Raises:
+        RedisError: they cannot be read.
+    """
+    async with redis.pipeline(transaction=False) as pipeline:
+        for tenant in tenants:
+            pipeline.get(monitor_key(tenant))
+        found = await pipeline.execute()
+    return {tenant: _monitor(state) for tenant, state in zip(tenants, found, strict=True)}
+
+
 def _monitor(state: bytes | None) -> Monitor:
     try:
         return _monitors.decode(state) if state else Monitor()

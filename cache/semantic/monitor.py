@@ -63,6 +63,11 @@ class Monitor(Struct, frozen=True, kw_only=True):
     squares: float = 0.0
     """Sum of 1/propensity^2 over checks that found a wrong answer."""
 
+    @property
+    def tripped(self) -> bool:
+        """Whether nothing is served until fresh checks clear it."""
+        return self.mode is Mode.EXACT_ONLY
+
     def estimate(self, z: float = 1.96) -> Estimate:
         """The error per look-up, with the score interval of a Poisson count (by default 95 %)."""
         if self.look_ups <= 0 or self.weight <= 0:

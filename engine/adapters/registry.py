@@ -29,13 +29,15 @@ from engine.adapters.manifest import Manifest, decode_manifest, encode_manifest
 from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
 from engine.adapters.tensors import read_header
 
-__all__ = ["AdapterError", "AdapterRegistry", "Manifest", "NameTaken", "Pointer", "RegistryError"]
+__all__ = ["AdapterError", "AdapterRegistry", "EarlierVersion", "Manifest", "NameTaken", "Pointer", "RegistryError"]
 
 MANIFEST = "manifest.json"
 NAMES = "names.json"
 NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}\Z"
 RESERVED = frozenset({"auto", "small", "medium", "large"})
 MAX_NAMES = 100_000
+MAX_EARLIER = 5
+"""Most versions that a name remembers to have led to."""
 _MAX_NAMES_BYTES = 128 * 1024 * 1024
 _MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 _VERSION = re.compile(r"[0-9a-f]{64}")
@@ -45,6 +47,14 @@ _ABANDONED_SECONDS = 3600.0
 
 class NameTaken(RegistryError):
     """The name points to a version already."""
+
+
+class EarlierVersion(msgspec.Struct, frozen=True):
+    """A version that a name led to before."""
+
+    version: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    until: float
+    """Time when the name was pointed elsewhere, in seconds since the epoch."""
 
 
 class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +72,8 @@ class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
     updated: float = 0.0
     """Time when the name was pointed here, in seconds since the epoch."""
+    earlier: tuple[EarlierVersion, ...] = ()
+    """What the name led to before, newest first, since the tenants that may use it last changed."""
 
     def allows(self, tenant: str) -> bool:
         return self.tenants is None or tenant in self.tenants
@@ -225,7 +237,7 @@ class AdapterRegistry:
             if new and name in names:
                 raise NameTaken(f"an adapter is named {name!r} already")
             self.manifest(version)
-            names[name] = pointer
+            names[name] = _after(names.get(name), pointer)
 
     def swap(self, name: str, version: str) -> Pointer:
         """Point an existing name to another version; return its old pointer.
@@ -236,7 +248,7 @@ class AdapterRegistry:
         with self._changing() as names:
             self.manifest(version)
             before = _existing(names, name)
-            names[name] = msgspec.structs.replace(before, version=version, updated=self._clock())
+            names[name] = _after(before, msgspec.structs.replace(before, version=version, updated=self._clock()))
         return before
 
     def pin(self, name: str, pinned: bool = True) -> None:
@@ -270,7 +282,7 @@ class AdapterRegistry:
                 return None
             if after.version != before.version:
                 self.manifest(after.version)
-            names[name] = msgspec.structs.replace(after, updated=self._clock())
+            names[name] = _after(before, msgspec.structs.replace(after, updated=self._clock()))
             return names[name]
 
     @contextlib.contextmanager
@@ -315,6 +327,17 @@ class AdapterRegistry:
         extended = msgspec.structs.replace(known, bases=bases)
         self._storage.write(f"{_object(known.version)}/{MANIFEST}", encode_manifest(extended))
         return extended
+
+
+def _after(before: Pointer | None, after: Pointer) -> Pointer:
+    """Return a name's new pointer with what it led to before; whoever else may use it now is not shown that."""
+    if before is None or before.tenants != after.tenants:
+        return msgspec.structs.replace(after, earlier=())
+    if before.version == after.version:
+        return msgspec.structs.replace(after, earlier=before.earlier)
+    others = (each for each in before.earlier if each.version != after.version)
+    earlier = (EarlierVersion(before.version, after.updated), *others)
+    return msgspec.structs.replace(after, earlier=earlier[:MAX_EARLIER])
 
 
 def _existing(names: Mapping[str, Pointer], name: str) -> Pointer:

@@ -17,13 +17,17 @@ from gateway.admin.endpoints import (
     adapters,
     audit,
     caches,
+    decisions,
     jobs,
     keys,
+    live,
     me,
     models,
+    overview,
     pools,
     prices,
     tenants,
+    turns,
     usage,
     users,
 )
@@ -54,17 +58,21 @@ API = Api(
     },
     groups=(
         me.endpoints,
+        overview.endpoints,
+        live.endpoints,
         tenants.endpoints,
         users.endpoints,
         keys.endpoints,
         prices.endpoints,
         route_records.endpoints,
+        decisions.endpoints,
         models.endpoints,
         adapters.endpoints,
         jobs.endpoints,
         pools.endpoints,
         caches.endpoints,
         usage.endpoints,
+        turns.endpoints,
         audit.endpoints,
     ),
     admit=admit,
@@ -93,6 +101,7 @@ def create_admin_app() -> Starlette:
         exception_handlers=dict.fromkeys((ApiError, HTTPException, RedisError, TimeoutError, Exception), on_error),
     )
     app.state.api = API
+    app.state.live = live.LiveStreams()
     return app
 
 

@@ -51,7 +51,12 @@ def picodollars(price: TokenPrices, input: int, cached: int, output: int) -> int
 
 def cost(price: TokenPrices, input: int, cached: int, output: int) -> int:
     """The cost of a turn in micro-dollars, rounded up. Arguments and errors as those of `picodollars`."""
-    return -(-picodollars(price, input, cached, output) // PICODOLLARS_PER_MICRODOLLAR)
+    return rounded_up(picodollars(price, input, cached, output))
+
+
+def rounded_up(picodollars: int) -> int:
+    """One turn's exact cost in whole micro-dollars, rounded up."""
+    return -(-picodollars // PICODOLLARS_PER_MICRODOLLAR)
 
 
 def most(price: TokenPrices, input: int, output: int) -> int:

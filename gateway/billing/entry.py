@@ -40,6 +40,14 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: int = 0
     picodollars: int | None = None
     """Exact cost in 10^-12 dollars; None if the model had no price."""
+    cache_reason: str = ""
+    """Reason of the cache's outcome in one word; see docs/caching.md."""
+    milliseconds: int | None = None
+    """Time from the request's arrival to the answer's end; None for embeddings and entries of older versions."""
+    first_token_ms: int | None = None
+    """Time from the request's arrival to the first token; None without one."""
+    queue_ms: int | None = None
+    """Part of `first_token_ms` in the engine's queue; None without a first token, and for stored answers."""
 
 
 class Totals(Struct, frozen=True):

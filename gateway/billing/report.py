@@ -27,7 +27,7 @@ from gateway.billing.entry import (
     totals,
 )
 
-By = Literal["day", "hour", "tenant", "model", "adapter", "key"]
+By = Literal["day", "hour", "tenant", "model", "adapter", "key", "user"]
 BY: tuple[By, ...] = get_args(By)
 MAX_PERIODS = 20_000
 """Hours and days that one report may read."""
@@ -84,12 +84,18 @@ def periods(since: datetime, until: datetime, *, hourly: bool) -> Iterator[str]:
 
 
 async def report(redis: Redis, query: ReportQuery) -> list[ReportRow]:
-    """Read the sums over the counters, sorted by their names.
+    """Read the sums over the counters, sorted by their names; by users, over the single turns that are still kept.
 
     Raises:
         RedisError: they cannot be read.
     """
     rows: dict[tuple[str, ...], Totals] = {}
+    if "user" in query.by:  # the counters know no users
+        async for entry in turns(redis, query):
+            own, hour = group(entry), hour_of(entry.at)
+            names = tuple(entry.user or "" if by == "user" else _name(by, entry.tenant, hour, own) for by in query.by)
+            rows[names] = rows.get(names, Totals()) + totals(entry)
+        return [ReportRow(names, rows[names]) for names in sorted(rows)]
     wanted = list(periods(query.since, query.until, hourly="hour" in query.by))
     for tenant in await tenants(redis, query.tenant):
         known = {period.decode() for period in cast("list[bytes]", await redis.zrange(periods_key(tenant), 0, -1))}
@@ -253,7 +259,7 @@ def _days(query: ReportQuery) -> list[str]:
     ]
 
 
-def _name(by: By, tenant: str, period: str, own: Group) -> str:
+def _name(by: str, tenant: str, period: str, own: Group) -> str:
     match by:
         case "tenant":
             return tenant
@@ -261,7 +267,7 @@ def _name(by: By, tenant: str, period: str, own: Group) -> str:
             return begin_of(period).strftime("%Y-%m-%d")
         case "hour":
             return begin_of(period).strftime("%Y-%m-%dT%H")
-        case "model" | "adapter" | "key":
+        case _:
             return str(getattr(own, by))
 
 

@@ -34,15 +34,12 @@ def route() -> None:
 @click.argument("prompt")
 def explain(config: str | None, as_json: bool, quality: int | None, prompt: str) -> None:
     """Show which tier `auto` would choose for PROMPT as a first message, and why. It asks no server."""
+    from gateway.pipeline.routing import explaining
     from gateway.pipeline.routing.tiers import TierMemory, Tiers
-    from router.complexity import score
-    from router.features import PromptMessage, extract
     from router.tier import NEVER, TIERS, sentences
 
-    seen = extract([PromptMessage("user", prompt)])
-    complexity = score(seen)
-    tiers = Tiers(load_settings(config), TierMemory(), None)
-    choice = tiers.choice(seen, complexity, tiers.predict(seen), quality=quality)
+    found = explaining.explain(Tiers(load_settings(config), TierMemory(), None), prompt, quality)
+    choice = found.choice
     if as_json:
         click.echo(msgspec.json.encode(choice).decode())
         return
@@ -62,11 +59,11 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
         console.print(f"- {sentence}")
     if prediction is not None:
         familiar = "up to 1 is familiar"
-        console.print(f"strangeness {prediction.strangeness:.2f} ({familiar}), model {tiers.policy.model}")
-    for reason in complexity.reasons:
+        console.print(f"strangeness {prediction.strangeness:.2f} ({familiar}), model {found.model}")
+    for reason in found.complexity.reasons:
         console.print(f"complexity +{reason.contribution:.2f}: {reason.sentence}")
-    counted = {name: value for name, value in msgspec.structs.asdict(seen).items() if value}
-    console.print("features: " + ", ".join(f"{name} {value:g}" for name, value in counted.items()), soft_wrap=True)
+    features = ", ".join(f"{name} {value:g}" for name, value in found.features.items())
+    console.print(f"features: {features}", soft_wrap=True)
 
 
 @route.command()

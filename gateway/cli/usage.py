@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from gateway.billing import report
+from gateway.billing import report, spreadsheet
 from gateway.billing.cost import dollars
 from gateway.billing.entry import LedgerEntry, Totals
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
@@ -109,7 +109,8 @@ def usage(
                 if turns:
                     with_redis(settings, lambda redis: _write_turns(redis, query, write))
                 else:
-                    _write_rows(query, rows, write)
+                    for row in spreadsheet.report_rows(query, rows):
+                        write(row)
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror or error}") from error
     elif turns:
@@ -191,23 +192,10 @@ def _row_writer(out: IO[str], file: str) -> Callable[[list[Any]], None]:
     return write
 
 
-def _write_rows(query: report.ReportQuery, rows: list[report.ReportRow], write: Callable[[list[Any]], Any]) -> None:
-    write([*query.by, *report.shown(Totals()), "cost_dollars"])
-    for row in rows:
-        cost = dollars(row.totals.picodollars)
-        write([*(_harmless(name) for name in row.names), *report.shown(row.totals).values(), cost])
-
-
-_TURN_COLUMNS = tuple(name for name in LedgerEntry.__struct_fields__ if name not in ("at", "picodollars"))
-
-
 async def _write_turns(redis: Redis, query: report.ReportQuery, write: Callable[[list[Any]], Any]) -> None:
-    write(["time", *_TURN_COLUMNS, "cost_dollars", "cost_picodollars"])
+    write(list(spreadsheet.TURN_HEADER))
     async for entry in _with_progress(redis, query):
-        time = datetime.fromtimestamp(entry.at / 1000, UTC).isoformat(timespec="milliseconds")
-        values = (getattr(entry, name) for name in _TURN_COLUMNS)
-        cost = ["", ""] if entry.picodollars is None else [dollars(entry.picodollars), entry.picodollars]
-        write([time, *(_harmless(value) if isinstance(value, str) else value for value in values), *cost])
+        write(spreadsheet.turn_row(entry))
 
 
 async def _print_turns(redis: Redis, query: report.ReportQuery) -> None:
@@ -226,8 +214,3 @@ async def _with_progress(redis: Redis, query: report.ReportQuery) -> AsyncIterat
         async for entry in report.turns(redis, query, looked_at):
             yield entry
             progress.update(task, completed=looked_at["turns"])
-
-
-def _harmless(text: str) -> str:
-    """Return a cell's text such that no spreadsheet takes it for a formula."""
-    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

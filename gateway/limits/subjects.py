@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gateway.access.identity import Principal
-from gateway.records.directory import Tenant
+from gateway.records.directory import Key, Tenant
 from gateway.records.quota import LimitSubject, Mode, Quota
 
 
@@ -41,6 +42,19 @@ def subjects_of(
     if tenant is not None and adapter is not None and adapter in tenant.adapter_quotas:
         found.append(LimitSubject(f"adapter:{adapter}", tenant.adapter_quotas[adapter]))
     return tuple(subject for subject in found if _limits(subject.quota))
+
+
+def every_subject(default: Quota, tenant: Tenant, keys: Iterable[Key]) -> tuple[LimitSubject, ...]:
+    """Return the tenant, its keys, models and adapters: those that have a limit.
+
+    Args:
+        keys: of the tenant; those that count together, because one has replaced the other, are one subject.
+    """
+    found = {"tenant": _over(tenant.quota, default)}
+    found |= {f"key:{key.counts_as or key.id}": key.quota for key in keys if key.quota is not None}
+    found |= {f"model:{name}": quota for name, quota in tenant.model_quotas.items()}
+    found |= {f"adapter:{name}": quota for name, quota in tenant.adapter_quotas.items()}
+    return tuple(LimitSubject(name, quota) for name, quota in found.items() if _limits(quota))
 
 
 def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[LimitSubject, ...]:

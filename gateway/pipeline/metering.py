@@ -116,7 +116,9 @@ class Metering:
 
 def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
     """Return a turn's entry in the usage ledger."""
-    admitted, usage = answered.admitted, answered.streamed.usage
+    admitted, streamed, usage = answered.admitted, answered.streamed, answered.streamed.usage
+    began, routed = admitted.turn.trace.began, admitted.turn.log.routed
+    computed = streamed.first_token is not None and answered.cache != "hit"
     return LedgerEntry(
         turn=admitted.turn.id,
         at=int(time.time() * 1000),
@@ -132,6 +134,10 @@ def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
         cached=usage.cached_tokens,
         output=usage.output_tokens,
         picodollars=answered.picodollars,
+        cache_reason=routed.cache_reason if routed else "",
+        milliseconds=round(1000 * (monotonic() - began)),
+        first_token_ms=None if streamed.first_token is None else round(1000 * (streamed.first_token - began)),
+        queue_ms=round(1000 * streamed.queue_seconds) if computed else None,
     )
 
 

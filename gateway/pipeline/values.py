@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cache.policy import Scope
 from cache.response import Lookup, LookupOutcome
-from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, picodollars
+from gateway.billing.cost import TokenPrices, picodollars, rounded_up
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.engine import Engine
 from gateway.engines.pool import Pool
@@ -270,4 +270,4 @@ class Source(Protocol):
 
 def _up(picodollars: int | None) -> int | None:
     """Return micro-dollars, rounded up."""
-    return None if picodollars is None else -(-picodollars // PICODOLLARS_PER_MICRODOLLAR)
+    return None if picodollars is None else rounded_up(picodollars)

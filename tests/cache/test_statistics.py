@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from cache.keys import PREFIX, TENANTS_KEY
+from cache.keys import PREFIX, TENANTS_KEY, statistics_key
 from cache.policy import Bypass, Reject
-from cache.statistics import COUNTERS, REASONS, CacheCounter, meaning, read
+from cache.statistics import COUNTERS, REASONS, CacheCounter, meaning, read, read_by_hour
 from tests.conftest import redis_server
 from tests.cutting_proxy import CuttingProxy
 
@@ -29,6 +30,20 @@ async def test_counts_add_up_over_flushes_and_gateways(redis: Redis) -> None:
     assert sums["acme"]["exact_hit"] == 6
     assert sums["globex"]["exact_miss"] == 1
     assert set(await read(redis, tenant="acme")) == {"acme"}
+
+
+async def test_hours_are_told_apart_and_add_up(redis: Redis) -> None:
+    """The oldest first, of one tenant or of all; hours of which nothing is known are left out."""
+    now = time.time()
+    names = [time.strftime("%Y%m%d%H", time.gmtime(now - 3600 * back)) for back in (0, 2, 30)]
+    for tenant, name, amount in (("acme", names[0], 2), ("acme", names[1], 3), ("globex", names[1], 4)):
+        await redis.hset(statistics_key(tenant, name), "exact_hit", amount)
+        await redis.zadd(TENANTS_KEY, {tenant: now})
+    await redis.hset(statistics_key("acme", names[2]), "exact_hit", 9)
+    own = await read_by_hour(redis, tenant="acme")
+    assert list(own.items()) == [(names[1], {"exact_hit": 3}), (names[0], {"exact_hit": 2})]
+    assert await read_by_hour(redis) == {names[1]: {"exact_hit": 7}, names[0]: {"exact_hit": 2}}
+    assert (await read(redis))["acme"] == {"exact_hit": 5}
 
 
 async def test_every_key_expires(redis: Redis) -> None:

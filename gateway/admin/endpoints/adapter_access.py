@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from engine.adapters.registry import Pointer, RegistryError
+from engine.adapters.registry import EarlierVersion, Pointer, RegistryError
 from gateway.admin.call import Call
 from gateway.errors import Forbidden, NotFound, Unavailable
 
@@ -62,14 +62,21 @@ def owner(pointer: Pointer) -> str | None:
 
 
 async def may_use(call: Call, version: str) -> bool:
-    """Whether a name that the caller's tenant may use now leads to a version. A digest alone is no permission."""
+    """Whether a name that the caller's tenant may use leads to a version, or one of its own has led there. A digest
+    alone is no permission."""
     if call.principal.operator:
         return True
     tenant = call.gateway.view.tenant(call.principal.tenant)
     return any(
-        pointer.version == version
+        version in (pointer.version, *(each.version for each in earlier_versions(call, pointer)))
         and pointer.allows(call.principal.tenant)
         and tenant is not None
         and tenant.may_use(name)
         for name, pointer in (await pointers(call)).items()
     )
+
+
+def earlier_versions(call: Call, pointer: Pointer) -> tuple[EarlierVersion, ...]:
+    """Return what a name led to before, if the caller may change it."""
+    own = call.principal.operator or owner(pointer) == call.principal.tenant
+    return pointer.earlier if own else ()

@@ -106,3 +106,16 @@ class AdapterDetails(AdapterState, frozen=True):
 class AdapterList(Struct, frozen=True):
     data: list[AdapterState]
     next: str | None
+
+
+class AdapterVersion(Struct, frozen=True):
+    """A version that a name leads to, or has led to."""
+
+    version: str
+    current: bool
+    until: Annotated[int | None, Meta(description="When the name was pointed elsewhere; null: it leads there now.")]
+    present: Annotated[bool, Meta(description="Whether its files are still in the registry.")]
+
+
+class AdapterVersions(Struct, frozen=True):
+    data: list[AdapterVersion]

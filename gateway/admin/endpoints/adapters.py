@@ -19,6 +19,7 @@ from engine.checkpoint.opening import open_checkpoint
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.adapter_access import (
     check_own,
+    earlier_versions,
     in_registry,
     may_use,
     own_pointer_of,
@@ -37,6 +38,8 @@ from gateway.admin.endpoints.adapter_types import (
     AdapterRegistration,
     AdapterState,
     AdapterUpload,
+    AdapterVersion,
+    AdapterVersions,
 )
 from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
@@ -73,6 +76,18 @@ async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
     pointer = await pointer_of(call, path.adapter)
     manifest = await in_registry(call.gateway.adapters.registry.manifest, pointer.version)
     return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
+
+
+@endpoints.get("/adapters/{adapter}/versions", access=Access.FILTERED)
+async def list_adapter_versions(call: Call, path: AdapterPath) -> Answer[AdapterVersions]:
+    """List the version that a name leads to and those before it, the newest first; those before only to its owner."""
+    pointer = await pointer_of(call, path.adapter)
+    there = await in_registry(call.gateway.adapters.registry.versions)
+    before = [
+        AdapterVersion(each.version, False, int(each.until), each.version in there)
+        for each in earlier_versions(call, pointer)
+    ]
+    return Answer(AdapterVersions([AdapterVersion(pointer.version, True, None, pointer.version in there), *before]))
 
 
 @endpoints.post(

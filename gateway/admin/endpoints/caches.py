@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -9,10 +10,11 @@ from msgspec import Meta, Struct
 from cache.inspection import Holding, holding
 from cache.questions.corrections import Corrections
 from cache.response import ALL
-from cache.statistics import read
+from cache.statistics import read, read_by_hour
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import TenantPath
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
+from gateway.billing.entry import begin_of
 from gateway.errors import Conflict, NotFound
 from gateway.turns.ids import response_id
 
@@ -65,6 +67,19 @@ class CacheStatistics(Struct, frozen=True):
     data: list[CacheCounters]
 
 
+class CacheHour(Struct, frozen=True):
+    """Counters of one hour in which something was counted."""
+
+    hour: Annotated[str, Meta(description="Hour of UTC, such as 2026-11-22T14.")]
+    counters: dict[str, int]
+    exact_hit_rate: float | None
+    prefix_hit_rate: float | None
+
+
+class CacheHours(Struct, frozen=True):
+    data: list[CacheHour]
+
+
 @endpoints.get("/cache", access=Access.OPERATOR)
 async def list_statistics(call: Call, query: CachePeriod) -> Answer[CacheStatistics]:
     """Show cache statistics of all tenants that have any."""
@@ -77,6 +92,18 @@ async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> A
     """Show cache statistics of a tenant."""
     found = await read(call.gateway.redis, hours=query.hours, tenant=path.tenant)
     return Answer(_counters(path.tenant, query.hours, found[path.tenant]))
+
+
+@endpoints.get("/cache/hours", access=Access.OPERATOR)
+async def list_hourly_statistics(call: Call, query: CachePeriod) -> Answer[CacheHours]:
+    """Show cache statistics of all tenants together by hour, the oldest first."""
+    return await _hours(call, query, None)
+
+
+@endpoints.get("/tenants/{tenant}/cache/hours", access=Access.TENANT)
+async def show_hourly_statistics(call: Call, path: TenantPath, query: CachePeriod) -> Answer[CacheHours]:
+    """Show cache statistics of a tenant by hour, the oldest first."""
+    return await _hours(call, query, path.tenant)
 
 
 @endpoints.get("/tenants/{tenant}/cache/answers", access=Access.TENANT)
@@ -113,12 +140,27 @@ async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) ->
     return Answer(None, replayed=replayed)
 
 
+async def _hours(call: Call, query: CachePeriod, tenant: str | None) -> Answer[CacheHours]:
+    found = await read_by_hour(call.gateway.redis, hours=query.hours, tenant=tenant)
+    return Answer(
+        CacheHours(
+            [
+                CacheHour(begin_of(hour).strftime("%Y-%m-%dT%H"), dict(sorted(sums.items())), *_rates(sums))
+                for hour, sums in found.items()
+            ]
+        )
+    )
+
+
 def _counters(tenant: str, hours: int, sums: dict[str, int]) -> CacheCounters:
-    return CacheCounters(
-        tenant,
-        hours,
-        dict(sorted(sums.items())),
-        _rate(found := sums.get("exact_hit", 0) + sums.get("exact_join", 0), found + sums.get("exact_miss", 0)),
+    return CacheCounters(tenant, hours, dict(sorted(sums.items())), *_rates(sums))
+
+
+def _rates(sums: Mapping[str, int]) -> tuple[float | None, float | None]:
+    """Return the hit rates of the response cache and of the engines' prefix caches."""
+    found = sums.get("exact_hit", 0) + sums.get("exact_join", 0)
+    return (
+        _rate(found, found + sums.get("exact_miss", 0)),
         _rate(sums.get("prefix_tokens_hit", 0), sums.get("prompt_tokens", 0)),
     )
 

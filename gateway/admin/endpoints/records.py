@@ -14,7 +14,7 @@ from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer
 from gateway.errors import Forbidden, NotFound
-from gateway.records.directory import Record
+from gateway.records.directory import Record, Tenant
 
 R = TypeVar("R", bound=Record)
 
@@ -32,6 +32,20 @@ async def find(call: Call, kind: type[R], identity: str, *, tenant: str | None =
     if record is None or (tenant is not None and record.belongs_to != tenant):
         raise NotFound(f"no {kind.KIND} is named {identity!r}")
     return record
+
+
+async def tenant_of(call: Call, asked: str | None) -> str | None:
+    """Return the tenant that an answer is about: the one that was asked for, or an admin's own; None: all of them.
+
+    Raises:
+        NotFound: there is no such tenant, or it is not the caller's.
+    """
+    if asked is None:
+        return None if call.principal.operator else call.principal.tenant
+    if call.principal.operator or asked == call.principal.tenant:
+        await find(call, Tenant, asked)
+        return asked
+    raise NotFound(f"no tenant is named {asked!r}")
 
 
 async def page_of(

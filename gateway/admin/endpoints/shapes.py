@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import typing
 from collections.abc import Collection
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.admin.kit.endpoints import Input
+from gateway.errors import InvalidRequest
 from gateway.records.directory import Record
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -39,6 +41,30 @@ class Page(Input, frozen=True):
     cursor: Annotated[Annotated[str, Meta(max_length=512)] | None, Meta(description="`next` of the page before.")] = (
         None
     )
+
+
+LastDay = Annotated[datetime.date | None, Meta(description="Last day, in UTC; today unless given.")]
+FirstDay = Annotated[datetime.date | None, Meta(description="First day, in UTC; 29 days before the last unless given.")]
+Only = Annotated[str, Meta(min_length=1, max_length=256)]
+_DAYS = 30
+
+
+def days(first: datetime.date | None, last: datetime.date | None) -> tuple[datetime.date, datetime.date]:
+    """Return the first and last day of a time, both included.
+
+    Raises:
+        InvalidRequest: it begins before the calendar does.
+    """
+    last = last or datetime.datetime.now(datetime.UTC).date()
+    try:
+        return first or last - datetime.timedelta(days=_DAYS - 1), last
+    except OverflowError as error:
+        raise InvalidRequest(f"from, to: {error}", param="from", code="invalid_value") from None
+
+
+def midnight(day: datetime.date) -> datetime.datetime:
+    """Return the time at which a day begins, in UTC."""
+    return datetime.datetime.combine(day, datetime.time(), datetime.UTC)
 
 
 def creation(

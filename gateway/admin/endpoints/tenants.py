@@ -13,7 +13,9 @@ from gateway.admin.endpoints.shapes import Page, TenantPath
 from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import Conflict
-from gateway.records.directory import Quotas, Tenant
+from gateway.limits.standing import LimitStanding, standings
+from gateway.limits.subjects import every_subject
+from gateway.records.directory import Key, Quotas, Tenant
 from gateway.records.quota import Quota
 
 endpoints = Endpoints("tenants", "Customers and teams, and what they may use.")
@@ -36,6 +38,10 @@ class TenantQuotas(Input, frozen=True):
     quota: Annotated[Quota | None, Meta(description="In all; a field left out: as in `[limits]`.")] = None
     models: Annotated[Quotas, Meta(description="Of single models.")] = msgspec.field(default_factory=dict)
     adapters: Annotated[Quotas, Meta(description="Of single adapters.")] = msgspec.field(default_factory=dict)
+
+
+class LimitList(Struct, frozen=True):
+    data: list[LimitStanding]
 
 
 @endpoints.get("/tenants", access=Access.FILTERED)
@@ -105,6 +111,16 @@ async def set_quotas(call: Call, path: TenantPath, body: TenantQuotas) -> Answer
     call.match().check(entity_tag(tenant.revision))
     changed = msgspec.structs.replace(tenant, quota=body.quota, model_quotas=body.models, adapter_quotas=body.adapters)
     return _quotas(await call.gateway.directory.write(changed, actor=call.actor, expected=tenant.revision))
+
+
+@endpoints.get("/tenants/{tenant}/limits", access=Access.TENANT)
+async def show_limits(call: Call, path: TenantPath) -> Answer[LimitList]:
+    """Show how much of its limits a tenant has used, with those of its keys, models and adapters."""
+    tenant, settings = await records.find(call, Tenant, path.tenant), call.gateway.settings.limits
+    keys = [key async for key in call.gateway.directory.every(Key, tenant=tenant.name)]
+    subjects = {tenant.name: every_subject(settings, tenant, keys)}
+    found = await standings(call.gateway.redis, subjects, settings.soft_limit)
+    return Answer(LimitList(found.get(tenant.name, [])))
 
 
 def _quotas(tenant: Tenant) -> Answer[TenantQuotas]:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from starlette.responses import Response
 
 from gateway.admin.call import Access, Call
-from gateway.admin.endpoints.shapes import TenantPath
+from gateway.admin.endpoints.shapes import FirstDay, LastDay, Only, TenantPath, days, midnight
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.billing.report import By, ReportQuery, report, shown, total
+from gateway.billing import spreadsheet
+from gateway.billing.report import By, ReportQuery, ReportRow, count_turns, report, shown, total
 from gateway.errors import InvalidRequest
 
 endpoints = Endpoints("usage", "Turns, tokens and cost, exact to the last token delivered.")
 
-_DAYS = 30
-_Only = Annotated[str, Meta(min_length=1, max_length=256)]
+CSV = "text/csv"
+_MOST_TURNS = 200_000
+"""Most single turns that are summed up for one answer, where it is about users."""
 
 
 class UsageQuery(Input, frozen=True):
     """Which part of the ledger, and how it is summed up."""
 
-    since: Annotated[
-        datetime.date | None, Meta(description="First day, in UTC; 29 days before the last unless given.")
-    ] = msgspec.field(default=None, name="from")
-    until: Annotated[datetime.date | None, Meta(description="Last day, in UTC; today unless given.")] = msgspec.field(
-        default=None, name="to"
-    )
+    since: FirstDay = msgspec.field(default=None, name="from")
+    until: LastDay = msgspec.field(default=None, name="to")
     by: Annotated[By, Meta(description="What each row is about.")] = "day"
-    model: Annotated[_Only | None, Meta(description="Only this model.")] = None
-    adapter: Annotated[_Only | None, Meta(description="Only this adapter.")] = None
-    key: Annotated[_Only | None, Meta(description="Only this key, by its id.")] = None
+    split: Annotated[By | None, Meta(description="A second division: a row for each pair.")] = None
+    model: Annotated[Only | None, Meta(description="Only this model.")] = None
+    adapter: Annotated[Only | None, Meta(description="Only this adapter.")] = None
+    key: Annotated[Only | None, Meta(description="Only this key, by its id.")] = None
 
 
 class AllUsageQuery(UsageQuery, frozen=True):
-    tenant: Annotated[_Only | None, Meta(description="Only this tenant.")] = None
+    tenant: Annotated[Only | None, Meta(description="Only this tenant.")] = None
 
 
 class UsageSums(Struct, frozen=True, kw_only=True):
@@ -49,7 +51,10 @@ class UsageSums(Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(UsageSums, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Of the day (2026-11-22), hour (2026-11-22T14), model, adapter or key.")]
+    name: Annotated[
+        str, Meta(description="Of the day (2026-11-22), hour (2026-11-22T14), model, adapter, key, user or tenant.")
+    ]
+    split: Annotated[str | None, Meta(description="The same of the second division.")] = None
 
 
 class UsageReport(Struct, frozen=True, kw_only=True):
@@ -58,6 +63,11 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     since: datetime.date = msgspec.field(name="from")
     until: datetime.date = msgspec.field(name="to")
     by: str
+    split: str | None
+    partial: Annotated[
+        bool,
+        Meta(description="Whether rows leave turns out that `total` counts: rows by user need single turns."),
+    ]
     data: list[UsageRow]
     total: UsageSums
 
@@ -68,20 +78,68 @@ async def report_usage(call: Call, query: AllUsageQuery) -> Answer[UsageReport]:
     return await _report(call, query, query.tenant)
 
 
+@endpoints.get("/usage/csv", access=Access.OPERATOR, produces=CSV)
+async def export_usage(call: Call, query: AllUsageQuery) -> Response:
+    """Report usage of all tenants as CSV, like `roundhouse usage --csv`."""
+    return await _export(call, query, query.tenant)
+
+
 @endpoints.get("/tenants/{tenant}/usage", access=Access.TENANT)
 async def report_tenant_usage(call: Call, path: TenantPath, query: UsageQuery) -> Answer[UsageReport]:
     """Report usage of a tenant."""
     return await _report(call, query, path.tenant)
 
 
+@endpoints.get("/tenants/{tenant}/usage/csv", access=Access.TENANT, produces=CSV)
+async def export_tenant_usage(call: Call, path: TenantPath, query: UsageQuery) -> Response:
+    """Report usage of a tenant as CSV, like `roundhouse usage --csv`."""
+    return await _export(call, query, path.tenant)
+
+
 async def _report(call: Call, query: UsageQuery, tenant: str | None) -> Answer[UsageReport]:
-    last = query.until or datetime.datetime.now(datetime.UTC).date()
+    first, last = days(query.since, query.until)
+    asked, whole = _asked(query, tenant), None
+    if "user" in asked.by:  # read first: what is added meanwhile must not look as if it were missing
+        whole = total(await report(call.gateway.redis, msgspec.structs.replace(asked, by=("day",))))
+    rows = await _rows(call, asked)
+    sums = whole or total(rows)
+    return Answer(
+        UsageReport(
+            since=first,
+            until=last,
+            by=query.by,
+            split=query.split,
+            partial=total(rows).turns < sums.turns,
+            data=[usage_row(row) for row in rows],
+            total=UsageSums(**shown(sums)),
+        )
+    )
+
+
+def usage_row(row: ReportRow) -> UsageRow:
+    """Return a row of a report by one division or two, as it is shown."""
+    return UsageRow(name=row.names[0], split=(*row.names, None)[1], **shown(row.totals))
+
+
+async def _export(call: Call, query: UsageQuery, tenant: str | None) -> Response:
+    asked = _asked(query, tenant)
+    file = io.StringIO()
+    csv.writer(file).writerows(spreadsheet.report_rows(asked, await _rows(call, asked)))
+    headers = {"cache-control": "no-store", "content-disposition": 'attachment; filename="usage.csv"'}
+    return Response(file.getvalue(), media_type=CSV, headers=headers)
+
+
+def _asked(query: UsageQuery, tenant: str | None) -> ReportQuery:
+    """
+    Raises:
+        InvalidRequest: the ledger has no such report.
+    """
     try:
-        first = query.since or last - datetime.timedelta(days=_DAYS - 1)
-        asked = ReportQuery(
-            since=_midnight(first),
-            until=_midnight(last) + datetime.timedelta(days=1),
-            by=(query.by,),
+        first, last = days(query.since, query.until)
+        return ReportQuery(
+            since=midnight(first),
+            until=midnight(last) + datetime.timedelta(days=1),
+            by=(query.by,) if query.split is None else (query.by, query.split),
             tenant=tenant,
             model=query.model,
             adapter=query.adapter,
@@ -89,10 +147,18 @@ async def _report(call: Call, query: UsageQuery, tenant: str | None) -> Answer[U
         )
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(f"from, to: {error}", param="from", code="invalid_value") from None
-    rows = await report(call.gateway.redis, asked)
-    data = [UsageRow(name=row.names[0], **shown(row.totals)) for row in rows]
-    return Answer(UsageReport(since=first, until=last, by=query.by, data=data, total=UsageSums(**shown(total(rows)))))
 
 
-def _midnight(day: datetime.date) -> datetime.datetime:
-    return datetime.datetime.combine(day, datetime.time(), datetime.UTC)
+async def _rows(call: Call, asked: ReportQuery) -> list[ReportRow]:
+    """
+    Raises:
+        InvalidRequest: too many single turns would have to be read.
+    """
+    redis = call.gateway.redis
+    if "user" in asked.by and await count_turns(redis, asked) > _MOST_TURNS:
+        raise InvalidRequest(
+            f"from: more than {_MOST_TURNS} single turns; choose a shorter time or one tenant",
+            param="from",
+            code="invalid_value",
+        )
+    return await report(redis, asked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -32,6 +32,9 @@ FEEDBACK_ENTRIES = 10_000
 RETENTION = 35 * 24 * 3600
 """Seconds for which a tenant's log is kept after its last entry."""
 MAX_WAITING = 10_000
+_READ_AT_ONCE = 500
+_SKEW = 60_000
+"""Milliseconds by which the clocks of Redis and a gateway may differ."""
 
 
 class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,10 +149,50 @@ async def read(redis: Redis, tenant: str, count: int) -> list[LoggedDecision]:
         RedisError: Redis does not answer.
         ValueError: somebody has written something else there.
     """
+    return [decision for _, decision in await read_back(redis, tenant, "", count)]
+
+
+async def read_back(redis: Redis, tenant: str, before: str, count: int) -> list[tuple[str, LoggedDecision]]:
+    """Return the newest decisions before a place in a tenant's log, with their places, newest first; empty: of all.
+
+    Raises as `read`.
+    """
+    end = f"({before}" if before else "+"
     found = cast(
-        "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrevrange(KEY.format(tenant=tenant), count=count)
+        "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrevrange(KEY.format(tenant=tenant), end, count=count)
     )
-    return [msgspec.json.decode(fields[b"decision"], type=LoggedDecision) for _, fields in found]
+    return [(id.decode(), msgspec.json.decode(fields[b"decision"], type=LoggedDecision)) for id, fields in found]
+
+
+async def find(redis: Redis, tenant: str, response: str, began: int) -> tuple[LoggedDecision | None, list[Feedback]]:
+    """Return the decision about a response, if the log has it, and all feedback on it, oldest first.
+
+    Args:
+        began: Unix time at which the response began: older entries are not searched.
+
+    Raises as `read`.
+    """
+    begin = str(1000 * began - _SKEW)
+    decision: LoggedDecision | None = None
+    feedback: list[Feedback] = []
+    async for fields in _from(redis, KEY.format(tenant=tenant), begin):
+        each = msgspec.json.decode(fields[b"decision"], type=LoggedDecision)
+        if each.response == response:
+            decision = each
+            break
+    async for fields in _from(redis, FEEDBACK_KEY.format(tenant=tenant), begin):
+        thought = msgspec.json.decode(fields[b"feedback"], type=Feedback)
+        if thought.response == response:
+            feedback.append(thought)
+    return decision, feedback
+
+
+async def _from(redis: Redis, key: str, begin: str) -> AsyncIterator[dict[bytes, bytes]]:
+    """Yield the entries of a stream from an id on."""
+    while page := cast("list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrange(key, begin, count=_READ_AT_ONCE)):
+        for _, fields in page:
+            yield fields
+        begin = "(" + page[-1][0].decode()
 
 
 async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]:

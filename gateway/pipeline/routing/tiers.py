@@ -179,6 +179,10 @@ class Tiers:
         draw = random.random() if router.explore else 1.0
         return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
+    def price(self, quality: int) -> float:
+        """Return the price of cost at a position of the quality knob, from 0 to 100."""
+        return self._prices[quality]
+
     def answered(self, answered: Answered, escalation: Escalation | None) -> None:
         """Account for the tier that answered a request that left it open: budget, memory and log."""
         self._memory.share = self._router.budget

@@ -30,7 +30,7 @@ from cache.semantic.decision import Action, SemanticDecision, ServingTerms, deci
 from cache.semantic.eligibility import ineligible
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.model import CorrectnessModel
-from cache.semantic.monitor import Control, Mode
+from cache.semantic.monitor import Control
 from cache.semantic.profile import profile, seal
 from cache.statistics import CacheCounter
 from gateway.access.identity.secret import derive
@@ -182,7 +182,7 @@ class SimilarAnswers:
             terms=ServingTerms(
                 delta=delta,
                 strictness=found.monitor.strictness,
-                exact_only=found.monitor.mode is Mode.EXACT_ONLY,
+                exact_only=found.monitor.tripped,
             ),
             draw=self.draw(),
         )

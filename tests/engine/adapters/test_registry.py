@@ -220,6 +220,28 @@ def test_a_swap_keeps_who_may_use_it(registry: AdapterRegistry, written: list[Pa
     assert (pointer.version, pointer.tenants, pointer.pinned, pointer.description) == (second, ("acme",), True, "Arr.")
 
 
+def test_a_name_remembers_what_it_led_to(
+    registry: AdapterRegistry, clock: Clock, written: list[Path], base: Path
+) -> None:
+    """Newest first, each version once, until others may use the name."""
+    first, second = (registry.add(folder, base).version for folder in written)
+    registry.point("pirate", first, model="demo", tenants=("acme",))
+    assert registry.resolve("pirate").earlier == ()
+    clock.ahead = 100
+    registry.swap("pirate", second)
+    (earlier,) = registry.resolve("pirate").earlier
+    assert earlier.version == first and earlier.until == registry.resolve("pirate").updated
+    registry.pin("pirate")
+    assert registry.resolve("pirate").earlier == (earlier,)
+    registry.point("pirate", first, model="demo", tenants=("acme",))
+    assert [each.version for each in registry.resolve("pirate").earlier] == [second]
+    edited = registry.edit("pirate", lambda pointer: msgspec.structs.replace(pointer, version=second))
+    assert edited is not None and edited == registry.resolve("pirate")
+    assert [each.version for each in edited.earlier] == [first]
+    registry.edit("pirate", lambda pointer: msgspec.structs.replace(pointer, tenants=None))
+    assert registry.resolve("pirate").earlier == ()
+
+
 def test_names_are_pinned_and_removed(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     version = registry.add(written[0], base).version
     registry.point("pirate", version, model="demo")

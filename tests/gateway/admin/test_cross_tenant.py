@@ -61,6 +61,10 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
         )
     assert asked.headers["x-roundhouse-cache"] == "miss", asked.text
     await api.served.settle()
+    turn = asked.json()["id"]
+    shown = await api.acme.get(f"/turns/{turn}")
+    while shown.status_code != 200:  # the ledger is written beside the turns
+        shown = await api.acme.get(f"/turns/{turn}")
     (stored,) = (await api.acme.get("/tenants/acme/cache/answers")).json()["data"]
     assert stored["tags"] == [CANARY]
     return {
@@ -70,6 +74,7 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
         "adapter": "acme:pirate",
         "job": accepted.json()["id"],
         "digest": stored["digest"],
+        "turn": turn,
         "pool": "small",
         "replica": "small-0",
         "public_name": "tiny-small",
@@ -80,6 +85,8 @@ async def call(client: httpx2.AsyncClient, endpoint: Endpoint, names: dict[str, 
     """The endpoint, asked for acme's."""
     path = re.sub(r"{(\w+)}", lambda match: names[match[1]], endpoint.path)
     options: dict[str, Any] = {"headers": {"if-match": "*"}}
+    if endpoint.path == "/live":
+        options["params"] = {"events": 1}
     if endpoint.body_type is not None:
         options["json"] = endpoint.example if endpoint.example is not None else {}
     return await client.request(endpoint.method, path, **options)

@@ -36,6 +36,7 @@ entries = st.lists(
         model=st.sampled_from(["llama", "org/mistral|7b"]),
         adapter=st.sampled_from([None, "pirate"]),
         key=st.sampled_from(["ci", "laptop"]),
+        user=st.sampled_from([None, "ada"]),
         cache=st.sampled_from(["hit", "miss"]),
         picodollars=st.none() | st.integers(0, 2**55),
     ),
@@ -51,8 +52,8 @@ async def fill(redis: Redis, many: list[LedgerEntry], store: UsageSettings | Non
 
 def name(by: report.By, one: LedgerEntry) -> str:
     time = datetime.fromtimestamp(one.at / 1000, UTC).isoformat()
-    plain = {"day": time[:10], "hour": time[:13], "adapter": one.adapter or ""}
-    return plain.get(by) or ("" if by == "adapter" else str(getattr(one, by)))
+    plain = {"day": time[:10], "hour": time[:13], "adapter": one.adapter or "", "user": one.user or ""}
+    return plain[by] if by in plain else str(getattr(one, by))
 
 
 @given(hours, hours, st.booleans())
@@ -241,7 +242,7 @@ class TestCommand:
             (["--csv", "-", "--json"], "--csv and --json"),
             (["--turns"], "--turns: say --csv FILE or --json"),
             (["--turns", "--json", "--by", "key"], "--turns and --by"),
-            (["--by", "user"], "'user' is not one of"),
+            (["--by", "colour"], "'colour' is not one of"),
             (["--csv", "/nowhere/usage.csv"], "No such file or directory"),
             (["verify", "--model", "llama"], "verify compares whole days"),
         ],

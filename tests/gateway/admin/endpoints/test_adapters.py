@@ -203,6 +203,28 @@ async def test_others_adapters_are_not_there(administer: Administer, frames: Fra
         problem(await api.acme.delete(path, headers={"if-match": "*"}), 403, "forbidden")
 
 
+async def test_a_name_can_be_led_back(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """By its own tenant, to what it has led to before; a tenant that only may use it is not shown that."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        first = await registered(api, folders[0])
+        accepted = await upload(api.acme, folders[1], name="acme:pirate", replace=True)
+        assert (await finished(api.acme, accepted))["state"] == "succeeded"
+        path, old = "/adapters/acme:pirate", first.json()["version"]
+        current, before = (await api.acme.get(f"{path}/versions")).json()["data"]
+        assert (before["version"], before["current"], before["present"]) == (old, False, True)
+        assert (current["current"], current["until"]) == (True, None) and before["until"] > 0
+        tag = {"if-match": (await api.acme.get(path)).headers["etag"]}
+        assert (await api.acme.patch(path, json={"version": old}, headers=tag)).json()["version"] == old
+        shown = (await api.operator.get(f"{path}/versions")).json()["data"]
+        assert [each["version"] for each in shown] == [old, current["version"]]
+        problem(await api.other.get(f"{path}/versions"), 404, "not_found")
+        await api.operator.patch(path, json={"tenants": ["acme", "other"]}, headers={"if-match": "*"})
+        await api.operator.patch(path, json={"version": current["version"]}, headers={"if-match": "*"})
+        assert len((await api.operator.get(f"{path}/versions")).json()["data"]) == 2
+        for client in (api.acme, api.other):
+            assert len((await client.get(f"{path}/versions")).json()["data"]) == 1
+
+
 async def test_a_digest_is_no_permission(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
     """A name can be led only to versions that an adapter of the tenant's leads to, as of now."""
     async with administer(engines={"small": [frames.address]}) as api:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_an_invalidated_answer_is_computed_again(administer: Administer) -> None:
     """And the statistics say what happened."""
+    began = time.time()
     async with administer() as api:
 
         async def ask() -> str:
@@ -34,6 +36,11 @@ async def test_an_invalidated_answer_is_computed_again(administer: Administer) -
             statistics = (await api.operator.get("/tenants/demo/cache")).json()
         assert statistics["exact_hit_rate"] == pytest.approx(1 / 3)
         assert (await api.operator.get("/cache")).json()["data"] == [statistics]
+        hours = (await api.operator.get("/tenants/demo/cache/hours")).json()["data"]
+        assert sum(hour["counters"].get("exact_hit", 0) for hour in hours) == 1
+        assert hours == (await api.operator.get("/cache/hours")).json()["data"]
+        assert hours[0]["hour"] == time.strftime("%Y-%m-%dT%H", time.gmtime(began))
+        assert (await api.acme.get("/tenants/acme/cache/hours")).json()["data"] == []
 
 
 async def test_a_repeated_invalidation_is_one_entry_in_the_audit_log(administer: Administer) -> None:

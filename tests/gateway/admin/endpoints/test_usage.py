@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 
 import pytest
+from click.testing import CliRunner
 
+from gateway.billing.entry import entries_key
+from gateway.cli.root import main
 from gateway.config.settings import PriceSettings
 from tests.gateway.admin.conftest import Administer, problem
+from tests.gateway.billing.test_ledger import entry
+from tests.gateway.billing.test_report import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +37,7 @@ async def test_what_was_used_is_what_answers_said(administer: Administer) -> Non
         cost = used["input_tokens"] + 2 * used["output_tokens"]
         expected = {"turns": 3, "cache_hits": 0, **used, "cost_microdollars": cost}
         assert expected.items() <= report["total"].items()
-        assert report["data"] == [{**report["total"], "name": "tiny-small"}]
+        assert report["data"] == [{**report["total"], "name": "tiny-small", "split": None}]
         assert (await api.operator.get("/usage")).json()["total"] == report["total"]
         own = (await api.operator.get("/tenants/demo/usage", params={"key": "demo"})).json()
         assert own["total"] == report["total"]
@@ -40,6 +46,33 @@ async def test_what_was_used_is_what_answers_said(administer: Administer) -> Non
         tomorrow = {"from": "2999-01-01", "to": "2999-01-02"}
         assert report["to"] == today
         assert (await api.operator.get("/usage", params=tomorrow)).json()["data"] == []
+
+
+async def test_usage_is_divided_twice_and_by_user(administer: Administer) -> None:
+    """Totals are those of the whole, also where single turns are gone; CSV is what the command line writes."""
+    async with administer() as api:
+        redis = api.served.gateway.redis
+        users = [("ada", "llama"), ("ada", "mistral"), ("bob", "llama"), (None, "llama")]
+        await fill(redis, [entry(number, user=user, model=model) for number, (user, model) in enumerate(users)])
+        time = {"from": "2026-11-01", "to": "2026-11-30"}
+        report = (await api.acme.get("/tenants/acme/usage", params={**time, "by": "user", "split": "model"})).json()
+        assert [(row["name"], row["split"], row["turns"]) for row in report["data"]] == [
+            ("", "llama", 1),
+            ("ada", "llama", 1),
+            ("ada", "mistral", 1),
+            ("bob", "llama", 1),
+        ]
+        assert (report["total"]["turns"], report["partial"], report["split"]) == (4, False, "model")
+        asked = {**time, "by": "day", "split": "model"}
+        shown = await api.acme.get("/tenants/acme/usage/csv", params=asked)
+        assert shown.headers["content-type"].startswith("text/csv")
+        words = ["usage", "--from", "2026-11-01", "--to", "2026-12-01", "--by", "day", "--by", "model", "--csv", "-"]
+        env = {"ROUNDHOUSE_REDIS_URL": api.served.gateway.settings.redis.url}
+        written = await asyncio.to_thread(CliRunner().invoke, main, words, env=env)
+        assert written.stdout_bytes == shown.content == (await api.operator.get("/usage/csv", params=asked)).content
+        await redis.xtrim(entries_key("acme", "20261122"), maxlen=1, approximate=False)
+        report = (await api.acme.get("/tenants/acme/usage", params={**time, "by": "user"})).json()
+        assert (len(report["data"]), report["partial"], report["total"]["turns"]) == (1, True, 4)
 
 
 @pytest.mark.parametrize(

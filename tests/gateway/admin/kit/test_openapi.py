@@ -72,7 +72,8 @@ CONFIG = SchemathesisConfig.from_dict(
         },
     }
 )
-schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
+# A stream goes on for as long as it is asked to.
+schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG).exclude(path="/admin/v1/live")
 
 
 @schema.parametrize()

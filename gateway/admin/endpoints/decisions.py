@@ -1,0 +1,171 @@
+"""Why `auto` went to a tier: logged decisions, and what would be decided for a text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gateway.admin.call import Access, Call
+from gateway.admin.endpoints.shapes import Page, TenantPath
+from gateway.admin.kit import cursors
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
+from gateway.errors import Unavailable, invalid_value
+from gateway.pipeline.routing import decisions, explaining
+from gateway.pipeline.routing.decisions import LoggedDecision
+from gateway.pipeline.routing.tiers import Tiers
+from router.complexity import Reason
+from router.tier import TierChoice, ValueSource, at_price, sentences
+
+endpoints = Endpoints("routing", "Why requests that leave the model open go to a tier.")
+
+Quality = Annotated[int, Meta(ge=0, le=100)]
+_PLACE = re.compile(r"\d{1,15}-\d{1,15}", re.ASCII)
+
+
+class DecisionsQuery(Page, frozen=True):
+    """Which decisions."""
+
+    quality: Annotated[
+        Quality | None, Meta(description="Also say what this position of the quality knob would have chosen.")
+    ] = None
+
+
+class ByTier(Struct, frozen=True):
+    """A number for each tier."""
+
+    small: float
+    medium: float
+    large: float
+
+
+class DecisionState(Struct, frozen=True, kw_only=True):
+    """One logged decision, and how its turn ended."""
+
+    response: str
+    at: Annotated[int, Meta(description="Time when the response ended, in milliseconds since 1970.")]
+    tier: Annotated[str, Meta(description="Tier that answered.")]
+    chosen: Annotated[str, Meta(description="Tier that was chosen.")]
+    source: ValueSource
+    values: ByTier
+    costs: ByTier
+    utilities: Annotated[ByTier, Meta(description="Value less price of cost and delay: the highest is chosen.")]
+    delays: ByTier
+    price: float
+    complexity: float
+    propensity: float
+    reasons: list[str]
+    features: dict[str, float]
+    model: str
+    outcome: str
+    input_tokens: int
+    output_tokens: int
+    escalated: Annotated[bool, Meta(description="Whether a first answer was given up for one of the next tier.")]
+    reproducible: Annotated[bool, Meta(description="Whether the logged values lead to the same decision again.")]
+    otherwise: Annotated[str | None, Meta(description="Tier that `quality` would have chosen, if that was given.")]
+
+
+class DecisionList(Struct, frozen=True):
+    data: list[DecisionState]
+    next: str | None
+
+
+class ExplainedText(Input, frozen=True):
+    """A text as a first message."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=200_000, description="It is read and kept nowhere.")]
+    quality: Annotated[Quality | None, Meta(description="Position of the quality knob; null: as configured.")] = None
+
+
+class RouteExplanation(Struct, frozen=True, kw_only=True):
+    """The tier that would be chosen, and why."""
+
+    tier: str
+    source: ValueSource
+    values: ByTier
+    costs: ByTier
+    utilities: ByTier
+    price: float
+    complexity: float
+    strangeness: Annotated[float | None, Meta(description="Up to 1 is familiar; null if the model is off.")]
+    reasons: list[str]
+    complexity_reasons: list[Reason]
+    features: dict[str, float]
+    model: str
+    choice: TierChoice
+
+
+@endpoints.get("/tenants/{tenant}/decisions", access=Access.TENANT)
+async def list_decisions(call: Call, path: TenantPath, query: DecisionsQuery) -> Answer[DecisionList]:
+    """List the newest decisions of a tenant's requests for `auto`, as long as the log keeps them."""
+    listing = f"decisions:{path.tenant}"
+    before = cursors.decode(listing, query.cursor)
+    if before and not _PLACE.fullmatch(before):
+        raise invalid_value("cursor", "not one of this list")
+    price = None if query.quality is None else (await _tiers(call)).price(query.quality)
+    try:
+        found = await decisions.read_back(call.gateway.redis, path.tenant, before, query.limit + 1)
+    except ValueError:
+        raise Unavailable("the log of decisions holds something else") from None
+    page = found[: query.limit]
+    more = cursors.encode(listing, page[-1][0]) if len(found) > query.limit else None
+    return Answer(DecisionList([decision_state(each, price) for _, each in page], more))
+
+
+@endpoints.post("/route/explain", access=Access.FILTERED, example={"prompt": "Prove that there are infinitely many."})
+async def explain_route(call: Call, body: ExplainedText) -> Answer[RouteExplanation]:
+    """Say which tier `auto` would choose for a text as a first message, and why. No engine is asked."""
+    found = explaining.explain(await _tiers(call), body.prompt, body.quality)
+    choice, prediction = found.choice, found.choice.outlook.prediction
+    return Answer(
+        RouteExplanation(
+            tier=choice.tier,
+            source=choice.outlook.source,
+            values=ByTier(*choice.values),
+            costs=ByTier(*choice.terms.costs),
+            utilities=ByTier(*choice.utilities),
+            price=choice.terms.price,
+            complexity=choice.outlook.complexity,
+            strangeness=None if prediction is None else prediction.strangeness,
+            reasons=list(sentences(choice)),
+            complexity_reasons=list(found.complexity.reasons),
+            features=found.features,
+            model=found.model,
+            choice=choice,
+        )
+    )
+
+
+def decision_state(logged: LoggedDecision, price: float | None = None) -> DecisionState:
+    """Return a decision as it is shown. Args: price: another price of cost at which it is made again."""
+    choice = logged.choice
+    return DecisionState(
+        response=logged.response,
+        at=logged.at,
+        tier=logged.tier,
+        chosen=choice.tier,
+        source=choice.outlook.source,
+        values=ByTier(*choice.values),
+        costs=ByTier(*choice.terms.costs),
+        utilities=ByTier(*choice.utilities),
+        delays=ByTier(*choice.delays),
+        price=choice.terms.price,
+        complexity=choice.outlook.complexity,
+        propensity=choice.propensity,
+        reasons=list(sentences(choice)),
+        features=logged.features,
+        model=logged.model,
+        outcome=logged.outcome,
+        input_tokens=logged.input_tokens,
+        output_tokens=logged.output_tokens,
+        escalated=logged.earlier_input_tokens > 0,
+        reproducible=logged.reproducible,
+        otherwise=None if price is None else at_price(choice, price),
+    )
+
+
+async def _tiers(call: Call) -> Tiers:
+    """Return the router of the configuration in force, with the budget's present price and without the embedder."""
+    return await asyncio.to_thread(Tiers, call.gateway.settings, call.gateway.memory, None)

@@ -1,0 +1,56 @@
+"""Why requests go to a tier, through the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.pipeline.routing.explaining import explain
+from gateway.pipeline.routing.tiers import TierMemory, Tiers
+from tests.gateway.admin.conftest import CHAT, Administer, problem
+from tests.gateway.conftest import EngineThread
+from tests.gateway.pipeline.routing.test_tiers import EXAM, HARD
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_text_is_explained_as_the_command_line_does(administer: Administer) -> None:
+    """At any position of the knob; nothing of it is kept."""
+    async with administer() as api:
+        tiers = Tiers(api.served.gateway.settings, TierMemory(), None)
+        for quality in (None, 0, 80, 100):
+            shown = (await api.acme.post("/route/explain", json={"prompt": EXAM, "quality": quality})).json()
+            expected = explain(tiers, EXAM, quality)
+            assert shown["choice"] == msgspec.json.decode(msgspec.json.encode(expected.choice))
+            assert shown["tier"] == expected.choice.tier
+            assert shown["features"] == expected.features
+            assert list(shown["values"].values()) == list(expected.choice.values)
+            assert shown["reasons"]
+        assert (await api.acme.get("/tenants/acme/decisions")).json() == {"data": [], "next": None}
+        problem(await api.acme.post("/route/explain", json={"prompt": ""}), 400, "invalid_value")
+        problem(await api.acme.post("/route/explain", json={"prompt": "a", "quality": 101}), 400, "invalid_value")
+
+
+async def test_decisions_are_listed_page_by_page(administer: Administer, engine: EngineThread) -> None:
+    """The newest first; with what another position of the knob would have chosen."""
+    engines = {tier: [engine.address] for tier in ("small", "medium", "large")}
+    async with administer(engines=engines) as api:
+        async with api.client(CHAT) as chat:
+            for text in (HARD, EXAM, "hello"):
+                body = {"model": "auto", "input": text, "max_output_tokens": 2}
+                assert (await chat.post(f"{api.served.url}/v1/responses", json=body)).status_code == 200
+        first: dict[str, Any] = {"data": []}
+        async with asyncio.timeout(20):
+            while len(first["data"]) < 2 or first["next"] is None:  # written once a second
+                first = (await api.acme.get("/tenants/acme/decisions", params={"limit": 2, "quality": 0})).json()
+        params = {"limit": 2, "quality": 100, "cursor": first["next"]}
+        second = (await api.acme.get("/tenants/acme/decisions", params=params)).json()
+        assert len(second["data"]) == 1 and second["next"] is None
+        assert {each["otherwise"] for each in first["data"]} == {"small"}
+        assert {each["otherwise"] for each in second["data"]} == {"large"}
+        assert all(each["chosen"] == each["tier"] and each["reproducible"] for each in first["data"])
+        problem(await api.other.get("/tenants/acme/decisions"), 404, "not_found")
+        problem(await api.acme.get("/tenants/acme/decisions", params={"cursor": "bm90aGluZw"}), 400, "invalid_value")
