@@ -1,1 +1,1 @@
-"""The admin API: `/admin/v1`, its OpenAPI description and a page to browse it. See docs/admin-api.md."""
+"""The admin API below `/admin/v1`, its description, a page to browse it, and the console. See docs/console.md."""

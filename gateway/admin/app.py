@@ -93,8 +93,11 @@ def create_admin_app() -> Starlette:
     """Make the application, whose paths begin below `/admin`. Whoever runs it sets `state.gateway`."""
     app = Starlette(
         routes=[
-            Route("/", page),
+            Route("/", console),
+            Route("/api/", explorer),
             Route("/v1/openapi.json", openapi),
+            # Each page names its files relative to itself, so that any path prefix does.
+            Mount("/api/static", FILES),
             Mount("/static", FILES),
             *routes(API, at="/v1"),
         ],
@@ -105,9 +108,14 @@ def create_admin_app() -> Starlette:
     return app
 
 
-async def page(request: Request) -> Response:
-    """Serve the page on which the API can be browsed and tried."""
+async def console(request: Request) -> Response:
+    """Serve the console, in which people administer what the API administers."""
     return await FILES.page("admin/index.html", request)
+
+
+async def explorer(request: Request) -> Response:
+    """Serve the page on which the API can be browsed and tried."""
+    return await FILES.page("admin/api/index.html", request)
 
 
 async def openapi(request: Request) -> Response:

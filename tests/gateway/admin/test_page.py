@@ -25,7 +25,7 @@ def test_it_shows_every_endpoint_and_calls_one(browser: Browser, shop: Shop) -> 
     """With the key that was typed; a change gets the ETag that the last answer gave. No error in the console."""
     with visit(browser, shop.url) as tab:
         page = tab.page
-        page.goto("/admin/")
+        page.goto("/admin/api/")
         expect(page.locator("details.operation")).to_have_count(len(API.endpoints))
         page.get_by_label("API key").fill(OPERATOR)
 
@@ -55,7 +55,8 @@ def test_it_shows_every_endpoint_and_calls_one(browser: Browser, shop: Shop) -> 
 def test_a_wrong_key_is_told(browser: Browser, shop: Shop) -> None:
     """As the problem that it is."""
     with visit(browser, shop.url) as tab:
-        tab.page.goto("/admin/")
+        tab.page.goto("/admin/api/")
+        tab.page.get_by_label("API key").fill("wrong")
         show = tab.page.locator("#list_tenants")
         show.locator("summary").first.click()
         show.get_by_role("button", name="Send").click()

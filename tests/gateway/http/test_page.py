@@ -159,9 +159,10 @@ def test_vendored_packages_name_version_source_and_licence(package: dict[str, An
     assert any(Path(path).name == "LICENSE" for path in package["files"])
 
 
-def test_the_page_has_nothing_inline() -> None:
+@pytest.mark.parametrize("name", ["index.html", "admin/index.html", "admin/api/index.html"])
+def test_a_page_has_nothing_inline(name: str) -> None:
     """The policy would refuse it: scripts and styles are files, and no element has a style or a handler."""
-    html = (page.STATIC / "index.html").read_text("utf-8")
+    html = (page.STATIC / name).read_text("utf-8")
     assert " style=" not in html
     assert "<style" not in html
     assert re.search(r"\son\w+=", html) is None

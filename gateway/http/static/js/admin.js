@@ -1,8 +1,10 @@
 /** The admin API's page: shows what /admin/v1/openapi.json describes, and calls it with a key. */
 
+import { curl } from "./curl.js";
 import { byId, el } from "./dom.js";
+import { remembered, storageOf } from "./storage.js";
 
-const KEY = "roundhouse-admin-key";
+const KEY = remembered(storageOf("sessionStorage"), "admin-key");
 const METHODS = ["get", "post", "put", "patch", "delete"];
 /** @type {Map<string, string>} the ETag that each path gave last, so that a change need not be typed together */
 const tags = new Map();
@@ -69,14 +71,6 @@ function request(form, path, parameters) {
   return { path: text ? `${path}?${text}` : path, headers };
 }
 
-/** @param {string} method @param {string} path @param {Record<string, string>} headers @param {string | null} body */
-function curl(method, path, headers, body) {
-  const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const shown = Object.entries(headers).map(([name, value]) => ` \\\n  -H ${quote(`${name}: ${value}`)}`);
-  const data = body === null ? "" : ` \\\n  -d ${quote(body)}`;
-  return `curl -X ${method.toUpperCase()} ${quote(location.origin + path)} \\\n  -H "Authorization: Bearer $KEY"${shown.join("")}${data}`;
-}
-
 /** @param {Response} response */
 async function outcome(response) {
   const text = await response.text();
@@ -141,7 +135,9 @@ function operationForm(path, method, operation) {
     event.preventDefault();
     const { to, headers } = show();
     const options = { method: method.toUpperCase(), headers: { ...headers }, body: body ? body.value : undefined };
-    options.headers.authorization = `Bearer ${byId("admin-key").value}`;
+    const key = byId("admin-key").value;
+    // Without one the browser's session says who asks.
+    if (key) options.headers.authorization = `Bearer ${key}`;
     try {
       const response = await fetch(to, options);
       const tag = response.headers.get("etag");
@@ -176,9 +172,9 @@ function operationView(path, method, operation) {
 
 async function main() {
   const key = byId("admin-key");
-  key.value = sessionStorage.getItem(KEY) ?? "";
-  key.addEventListener("change", () => sessionStorage.setItem(KEY, key.value));
-  const document = await (await fetch("v1/openapi.json")).json();
+  key.value = KEY.get();
+  key.addEventListener("change", () => KEY.set(key.value));
+  const document = await (await fetch("../v1/openapi.json")).json();
   components = document.components.schemas;
   const operations = Object.entries(document.paths).flatMap(([path, item]) =>
     METHODS.filter((method) => item[method]).map((method) => ({ path, method, operation: item[method] })),

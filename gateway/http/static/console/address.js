@@ -1,0 +1,47 @@
+/** The view and its filters, in the fragment of the address: `#/tenants/acme/keys?user=ada`. No server logs it. */
+
+import { useEffect, useState } from "../vendor/preact/hooks.js";
+
+/**
+ * @typedef {object} Address
+ * @property {string[]} parts names of the view and of what it shows
+ * @property {Record<string, string>} query filters
+ */
+
+/** @returns {Address} */
+export function readAddress() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+/** @param {string[]} parts @param {Record<string, any>} [query] empty filters are left out */
+export function toAddress(parts, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return withQuery(`#/${parts.map(encodeURIComponent).join("/")}`, given);
+}
+
+/** @param {string} path @param {[string, any][]} query */
+export function withQuery(path, query) {
+  const text = new URLSearchParams(query).toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The address of now; who uses it is drawn again when it changes. */
+export function useAddress() {
+  const [address, setAddress] = useState(readAddress);
+  useEffect(() => {
+    const read = () => setAddress(readAddress());
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  return address;
+}
+
+/** @param {string} part */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // somebody has typed a lone percent sign: there is no such view
+  }
+}

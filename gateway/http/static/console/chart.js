@@ -1,0 +1,63 @@
+/** Bars over time, stacked. A table with the same numbers always stands beneath. */
+
+import { html } from "./html.js";
+
+const [WIDTH, HEIGHT, COLOURS] = [600, 140, 7];
+
+/**
+ * @param {{label: string, rows: {name: string, part: string, value: number}[], format: (value: number) => string}} props
+ *   rows in the order of their names
+ */
+export function StackedBars({ label, rows, format }) {
+  const names = [...new Set(rows.map(({ name }) => name))];
+  const parts = largest(rows);
+  const sums = new Map();
+  for (const { name, part, value } of rows) {
+    const key = parts.includes(part) ? part : "others";
+    const bar = sums.get(name) ?? new Map();
+    sums.set(name, bar.set(key, (bar.get(key) ?? 0) + value));
+  }
+  const shownParts = parts.length < new Set(rows.map(({ part }) => part)).size ? [...parts, "others"] : parts;
+  const most = Math.max(...names.map((name) => [...sums.get(name).values()].reduce((sum, value) => sum + value, 0)));
+  if (!names.length || most <= 0) return null;
+  const step = WIDTH / names.length;
+  const bars = names.flatMap((name, index) => {
+    let base = HEIGHT;
+    return shownParts.map((part, colour) => {
+      const value = sums.get(name).get(part) ?? 0;
+      const height = (value / most) * HEIGHT;
+      base -= height;
+      return html`<rect class=${`series-${colour}`} x=${index * step + step * 0.1} y=${base} width=${step * 0.8} height=${height}>
+        <title>${`${name}${part ? `, ${part}` : ""}: ${format(value)}`}</title>
+      </rect>`;
+    });
+  });
+  return html`<figure class="chart">
+    <figcaption>${label}, at most ${format(most)}</figcaption>
+    <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${`${label}: the table has the numbers`}>
+      ${bars}
+    </svg>
+    <p class="span"><span>${names[0]}</span><span>${names.length > 1 && names.at(-1)}</span></p>
+    ${shownParts.length > 1 &&
+    html`<ul class="legend">
+      ${shownParts.map((part, colour) => html`<li class=${`series-${colour}`}>${part || "none"}</li>`)}
+    </ul>`}
+  </figure>`;
+}
+
+/** The parts with the largest sums, as many as there are colours. */
+function largest(rows) {
+  const sums = new Map();
+  for (const { part, value } of rows) sums.set(part, (sums.get(part) ?? 0) + value);
+  return [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, COLOURS);
+}
+
+/** A line of the last values. @param {{label: string, values: number[]}} props */
+export function Sparkline({ label, values }) {
+  const most = Math.max(1, ...values);
+  const step = WIDTH / Math.max(1, values.length - 1);
+  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(HEIGHT * (1 - value / most)).toFixed(1)}`);
+  return html`<svg class="sparkline" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
+    <polyline points=${points.join(" ")} vector-effect="non-scaling-stroke" />
+  </svg>`;
+}

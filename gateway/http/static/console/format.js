@@ -1,0 +1,67 @@
+/** Numbers, money and times as people read them. */
+
+const whole = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const percent = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
+const cents = new Intl.NumberFormat("en", { style: "currency", currency: "USD" });
+const fractions = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumFractionDigits: 6 });
+
+/** What stands where nothing is known. */
+export const NONE = "–";
+
+/** @param {number | null | undefined} value */
+export const count = (value) => (isNone(value) ? NONE : whole.format(value));
+
+/** @param {number | null | undefined} value such as 12.3K */
+export const compact = (value) => (isNone(value) ? NONE : short.format(value));
+
+/** @param {number | null | undefined} value of 1 */
+export const share = (value) => (isNone(value) ? NONE : percent.format(value));
+
+/** Dollars; of amounts below a cent all digits. @param {number | null | undefined} micro micro-dollars */
+export function money(micro) {
+  if (isNone(micro)) return NONE;
+  return (Math.abs(micro) < 10_000 ? fractions : cents).format(micro / 1_000_000);
+}
+
+/** @param {number | null | undefined} value */
+export function seconds(value) {
+  if (isNone(value)) return NONE;
+  if (value < 1) return `${Math.round(1000 * value)} ms`;
+  return value < 100 ? `${value.toFixed(1)} s` : duration(value);
+}
+
+/** Whole units of a longer time. @param {number} value seconds */
+export function duration(value) {
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  if (value < 172_800) return `${Math.round(value / 3600)} h`;
+  return `${Math.round(value / 86_400)} days`;
+}
+
+/** @param {number} at seconds since 1970, local time */
+export const localTime = (at) =>
+  new Date(1000 * at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium", hour12: false });
+
+/** @param {number} at seconds since 1970 */
+export const utcTime = (at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
+/** @param {number} at seconds since 1970: a day of UTC, as the ledger counts */
+export const day = (at) => new Date(1000 * at).toISOString().slice(0, 10);
+
+/** A field of the API in words: "spend per day". @param {string} name */
+export const words = (name) => name.replaceAll("_", " ");
+
+/** Any field's value in words. @param {string} name the field's @param {any} value */
+export function shown(name, value) {
+  if (isNone(value)) return NONE;
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.length ? value.map((each) => shown(name, each)).join(", ") : "none";
+  if (typeof value === "object") return JSON.stringify(value);
+  if (typeof value !== "number") return value === "" ? NONE : value;
+  if (name.startsWith("spend") || name.includes("microdollars")) return money(value);
+  if (name.endsWith("_at")) return localTime(value);
+  return count(value);
+}
+
+const isNone = (value) => value === null || value === undefined;

@@ -1,0 +1,168 @@
+/** Parts that views are made of. */
+
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact/hooks.js";
+import { toAddress } from "./address.js";
+import { focusHeading } from "./focus.js";
+import { localTime, NONE, utcTime } from "./format.js";
+import { html } from "./html.js";
+
+/** The heading of a view, which gets the focus when the view is opened. */
+export function Heading({ children, actions }) {
+  return html`<div class="heading"><h1 tabindex="-1">${children}</h1>${actions}</div>`;
+}
+
+/** What was read, or why it was not. @param {{of: any, children: (data: any) => any}} props `of`: see `useRead` */
+export function Loaded({ of: { data, failure, busy, again }, children }) {
+  if (failure) return html`<${Failure} failure=${failure} again=${again} />`;
+  if (!data) return html`<p role="status">Loading …</p>`;
+  return html`<div class="loaded" aria-busy=${busy}>${children(data)}</div>`;
+}
+
+export function Failure({ failure, again }) {
+  return html`<div class="failure" role="alert">
+    <p>${failure.message}</p>
+    ${again && html`<button type="button" onClick=${again}>Try again</button>`}
+  </div>`;
+}
+
+/** What a button does: once at a time, and with its failure told. A disabled button would lose the focus. */
+export function useAction() {
+  const [state, setState] = useState({ busy: false, failure: null });
+  /** @param {() => Promise<any>} work */
+  const act = async (work) => {
+    if (state.busy) return;
+    setState({ busy: true, failure: null });
+    try {
+      await work();
+      setState({ busy: false, failure: null });
+    } catch (failure) {
+      setState({ busy: false, failure });
+    }
+  };
+  return { act, busy: state.busy, failure: state.failure && html`<${Failure} failure=${state.failure} />` };
+}
+
+/** @param {{at: number | null}} props seconds since 1970; UTC is shown on demand */
+export function Time({ at }) {
+  if (at === null || at === undefined) return NONE;
+  return html`<time datetime=${new Date(1000 * at).toISOString()} title=${utcTime(at)}>${localTime(at)}</time>`;
+}
+
+/**
+ * @typedef {object} Column
+ * @property {string} title
+ * @property {(row: any) => any} cell
+ * @property {boolean} [number] set to the right
+ */
+
+/**
+ * @param {{caption: string, columns: Column[], rows: any[], by?: (row: any) => string, total?: any, empty: string}} props
+ *   `by`: what tells rows apart, so that the focus does not go from one that is removed to the next
+ */
+export function Table({ caption, columns, rows, by, total, empty }) {
+  if (!rows.length) return html`<p class="empty">${empty}</p>`;
+  const cell = (row) => (column, index) =>
+    index
+      ? html`<td class=${column.number && "number"}>${column.cell(row)}</td>`
+      : html`<th scope="row">${column.cell(row)}</th>`;
+  return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
+    <table>
+      <caption class="visually-hidden">${caption}</caption>
+      <thead>
+        <tr>${columns.map(({ title, number }) => html`<th scope="col" class=${number && "number"}>${title}</th>`)}</tr>
+      </thead>
+      <tbody>${rows.map((row) => html`<tr key=${by?.(row)}>${columns.map(cell(row))}</tr>`)}</tbody>
+      ${total && html`<tfoot><tr>${columns.map(cell(total))}</tr></tfoot>`}
+    </table>
+  </div>`;
+}
+
+/** Pairs of a name and a value. @param {{pairs: [string, any][]}} props */
+export function Pairs({ pairs }) {
+  return html`<dl class="pairs">
+    ${pairs.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+  </dl>`;
+}
+
+/** Links through the pages of a list. */
+export function Pages({ parts, query, next }) {
+  if (!query.cursor && !next) return null;
+  return html`<nav class="pages" aria-label="Pages">
+    ${query.cursor && html`<a href=${toAddress(parts, { ...query, cursor: "" })}>First page</a>`}
+    ${next && html`<a href=${toAddress(parts, { ...query, cursor: next })}>Next page</a>`}
+  </nav>`;
+}
+
+/** A labelled input, select or textarea: `control` is a function of its id and its description's id. */
+export function Field({ label, note, control }) {
+  const id = useId();
+  return html`<div class="field">
+    <label for=${id}>${label}</label>
+    ${control({ id, "aria-describedby": note ? `${id}-note` : undefined })}
+    ${note && html`<p class="note" id=${`${id}-note`}>${note}</p>`}
+  </div>`;
+}
+
+/** @param {{label: string, note?: string, value: any, onInput: (value: string) => void}} props further ones are the input's */
+export function TextField({ label, note, value, onInput, ...more }) {
+  const input = (given) =>
+    html`<input type="text" autocomplete="off" ...${more} ...${given} value=${value} onInput=${(event) => onInput(event.target.value)} />`;
+  return html`<${Field} label=${label} note=${note} control=${input} />`;
+}
+
+/** @param {{label: string, note?: string, value: string, options: [string, string][], onInput: (value: string) => void}} props */
+export function SelectField({ label, note, value, options, onInput }) {
+  const select = (given) =>
+    html`<select ...${given} value=${value} onChange=${(event) => onInput(event.target.value)}>
+      ${options.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
+    </select>`;
+  return html`<${Field} label=${label} note=${note} control=${select} />`;
+}
+
+/** @param {{label: string, checked: boolean, onInput: (checked: boolean) => void}} props */
+export function CheckField({ label, checked, onInput }) {
+  return html`<label class="check">
+    <input type="checkbox" checked=${checked} onChange=${(event) => onInput(event.target.checked)} />${label}
+  </label>`;
+}
+
+/**
+ * Filters of a view: sending them changes its address.
+ *
+ * @param {{parts: string[], query: Record<string, string>, fields: {name: string, label: string, type?: string,
+ *   options?: [string, string][]}[]}} props
+ */
+export function Filters({ parts, query, fields }) {
+  const [draft, setDraft] = useState(query);
+  useEffect(() => setDraft(query), [toAddress([], query)]);
+  const apply = (event) => {
+    event.preventDefault();
+    location.hash = toAddress(parts, { ...draft, cursor: "", page: "" });
+  };
+  return html`<form class="filters" onSubmit=${apply}>
+    ${fields.map(({ name, ...more }) => {
+      const set = (value) => setDraft({ ...draft, [name]: value });
+      const kind = more.options ? SelectField : TextField;
+      return html`<${kind} key=${name} ...${more} value=${draft[name] ?? ""} onInput=${set} />`;
+    })}
+    <button type="submit">Show</button>
+  </form>`;
+}
+
+/** A dialog over the page. Closing it gives the focus back to where it was. */
+export function Dialog({ title, onClose, children }) {
+  const element = useRef(null);
+  const id = useId();
+  useLayoutEffect(() => {
+    const dialog = element.current;
+    dialog.showModal();
+    focusHeading();
+    return () => dialog.close();
+  }, []);
+  // A second Escape closes it whatever the page says; the reference is gone when the page itself has closed it.
+  const closed = () => element.current && onClose();
+  return html`<dialog ref=${element} aria-labelledby=${id} onClose=${closed}>
+    <h2 id=${id} tabindex="-1">${title}</h2>
+    ${children}
+  </dialog>`;
+}

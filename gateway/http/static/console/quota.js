@@ -1,0 +1,57 @@
+/** Limits as a form: whole numbers, money in dollars. */
+
+import { html } from "./html.js";
+import { SelectField, TextField } from "./parts.js";
+
+/** In the order of the API. */
+const FIELDS = {
+  requests_per_minute: "Requests per minute",
+  input_tokens_per_minute: "Input tokens per minute",
+  output_tokens_per_minute: "Output tokens per minute",
+  burst_seconds: "Seconds of these rates that may be used at once",
+  concurrent_turns: "Turns at the same time",
+  open_sockets: "Open WebSockets",
+  spend_per_day: "Dollars per day",
+  spend_per_month: "Dollars per month",
+};
+const MODES = [
+  ["", "As the configuration says"],
+  ["strict", "Strict: reserve the longest answer"],
+  ["expected", "Expected: reserve what answers mostly need"],
+];
+const MICRO = 1_000_000;
+const isMoney = (name) => name.startsWith("spend");
+
+/** What the form begins with. @param {any} quota @returns {Record<string, string>} */
+export function quotaDraft(quota) {
+  const texts = Object.keys(FIELDS).map((name) => [name, textOf(name, quota?.[name])]);
+  return { ...Object.fromEntries(texts), mode: quota?.mode ?? "" };
+}
+
+/** @param {Record<string, string>} draft @returns {any} the quota; null: none of its own */
+export function quotaOf(draft) {
+  const given = Object.keys(FIELDS)
+    .filter((name) => draft[name] !== "")
+    .map((name) => [name, isMoney(name) ? Math.round(Number(draft[name]) * MICRO) : Number(draft[name])]);
+  if (draft.mode) given.push(["mode", draft.mode]);
+  return given.length ? Object.fromEntries(given) : null;
+}
+
+/** @param {{draft: Record<string, string>, set: (values: any) => void}} props */
+export function QuotaFields({ draft, set }) {
+  return html`<fieldset>
+    <legend>Limits; an empty one limits nothing of its own</legend>
+    ${Object.entries(FIELDS).map(
+      ([name, label]) =>
+        html`<${TextField} key=${name} label=${label} type="number" min=${isMoney(name) ? "0" : "1"} step=${isMoney(name) ? "any" : "1"}
+          value=${draft[name]} onInput=${(value) => set({ [name]: value })} />`,
+    )}
+    <${SelectField} label="What a turn reserves" value=${draft.mode} options=${MODES} onInput=${(mode) => set({ mode })} />
+  </fieldset>`;
+}
+
+/** @param {string} name @param {number | undefined} value */
+function textOf(name, value) {
+  if (value === undefined || value === null) return "";
+  return String(isMoney(name) ? value / MICRO : value);
+}

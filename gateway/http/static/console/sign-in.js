@@ -1,0 +1,32 @@
+/** Who may come in, and how. */
+
+import { useEffect, useState } from "../vendor/preact/hooks.js";
+import { answerOf } from "./api.js";
+import { html } from "./html.js";
+import { Heading, TextField } from "./parts.js";
+
+/** @param {{message: string, busy: boolean, onKey: (key: string) => void}} props `message`: why nobody is signed in */
+export function SignIn({ message, busy, onKey }) {
+  const [key, setKey] = useState("");
+  const [methods, setMethods] = useState({ providers: [], link: "" });
+  useEffect(() => {
+    // Where the admin API has a listener of its own there is nothing to sign in with but keys.
+    answerOf(fetch("../auth/methods")).then(async (response) => setMethods(await response.json()), () => {});
+  }, []);
+  const submit = (event) => (event.preventDefault(), busy || onKey(key.trim()));
+  const back = encodeURIComponent(location.pathname);
+  return html`<main class="sign-in">
+    <${Heading}>Sign in</${Heading}>
+    ${message && html`<p role="alert" class="failure">${message}</p>`}
+    ${methods.providers.map(
+      ({ name, title, address }) => html`<p key=${name}><a class="button" href=${`..${address}?next=${back}`}>Sign in with ${title}</a></p>`,
+    )}
+    <form onSubmit=${submit}>
+      <${TextField} label="API key" type="password" required=${true} value=${key} onInput=${setKey}
+        note="A key with the scope admin:read, or admin:write to change things. It is kept for this tab." />
+      <button type="submit" class="primary">Sign in</button>
+    </form>
+    ${methods.link &&
+    html`<p class="note">On the machine itself, <code>${methods.link}</code> prints an address that signs in once.</p>`}
+  </main>`;
+}

@@ -1,0 +1,111 @@
+/** Uploads the two files of an adapter, and shows the steps until its name leads there. */
+
+import { useEffect, useState } from "../../vendor/preact/hooks.js";
+import { html } from "../html.js";
+import { CheckField, Dialog, Failure, TextField, useAction } from "../parts.js";
+import { useSession } from "../session.js";
+
+const CONFIG = "adapter_config.json";
+const WEIGHTS = "adapter_model.safetensors";
+const PAUSE = 500;
+const STEPS = [
+  ["queued", "Waits for its turn"],
+  ["checking", "Compared with the base model"],
+  ["loading", "An engine answers with it"],
+  ["succeeded", "The name leads to it"],
+];
+
+/** @param {{name?: string, model?: string, onClose: () => void}} props with a name: another version of it */
+export function AdapterUpload({ name, model, onClose }) {
+  const { me, operator } = useSession();
+  const [job, setJob] = useState(null);
+  const prefix = operator ? "" : `${me.tenant}:`;
+  const begin = { name: name ?? prefix, model: model ?? "", description: "", replace: Boolean(name) };
+  return html`<${Dialog} title=${name ? `A new version of ${name}` : "Upload an adapter"} onClose=${onClose}>
+    ${job
+      ? html`<${Progress} job=${job} setJob=${setJob} onClose=${onClose} />`
+      : html`<${UploadForm} begin=${begin} known=${Boolean(name)} onJob=${setJob} onClose=${onClose} />`}
+  </${Dialog}>`;
+}
+
+function UploadForm({ begin, known, onJob, onClose }) {
+  const { api } = useSession();
+  const { act, busy, failure } = useAction();
+  const [draft, setDraft] = useState(begin);
+  const [files, setFiles] = useState([]);
+  const set = (values) => setDraft({ ...draft, ...values });
+  const config = files.find((file) => file.name === CONFIG);
+  const weights = files.find((file) => file.name === WEIGHTS);
+  const send = (event) => {
+    event.preventDefault();
+    const form = new FormData();
+    form.append("request", JSON.stringify({ ...draft, model: draft.model.trim() || null }));
+    form.append("config", config);
+    form.append("weights", weights);
+    act(async () => onJob(await (await api.fetch("adapters", { method: "POST", body: form })).json()));
+  };
+  return html`<form onSubmit=${send}>
+    ${!known &&
+    html`
+      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} note="What clients will give as model." />
+      <${TextField} label="Base model" value=${draft.model} onInput=${(model) => set({ model })} note="Needed if there are several." />
+      <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
+      <${CheckField} label="If the name exists, have it lead here" checked=${draft.replace} onInput=${(replace) => set({ replace })} />
+    `}
+    <${Drop} files=${files} onFiles=${(more) => setFiles([...files, ...more])} />
+    <p class="note" role="status">${missing(config, weights)}</p>
+    ${failure}
+    <div class="actions">
+      <button type="submit" class="primary" disabled=${!config || !weights}>Upload</button>
+      <button type="button" onClick=${onClose}>Cancel</button>
+      <span role="status">${busy && "The files are being sent …"}</span>
+    </div>
+  </form>`;
+}
+
+/** Takes files that are dropped or picked. */
+function Drop({ files, onFiles }) {
+  const [over, setOver] = useState(false);
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    onFiles([...event.dataTransfer.files]);
+  };
+  const drag = (event) => (event.preventDefault(), setOver(true));
+  return html`<label class="drop" data-over=${over} onDrop=${drop} onDragOver=${drag} onDragLeave=${() => setOver(false)}>
+    <span>Drop ${CONFIG} and ${WEIGHTS} here, or choose them</span>
+    <input type="file" multiple onChange=${(event) => onFiles([...event.target.files])} />
+    <span class="note">${files.map(({ name }) => name).join(", ")}</span>
+  </label>`;
+}
+
+function missing(config, weights) {
+  const names = [!config && CONFIG, !weights && WEIGHTS].filter(Boolean);
+  return names.length ? `Missing: ${names.join(" and ")}.` : "Both files are here.";
+}
+
+/** The steps of a job, asked for until it ends. */
+function Progress({ job, setJob, onClose }) {
+  const { api } = useSession();
+  const [failure, setFailure] = useState(null);
+  const ended = job.state === "succeeded" || job.state === "failed";
+  useEffect(() => {
+    if (ended) return undefined;
+    const read = () => api.read(`jobs/${job.id}`).then(({ data }) => setJob(data), setFailure);
+    const timer = setTimeout(read, PAUSE);
+    return () => clearTimeout(timer);
+  }, [job]);
+  const at = STEPS.findIndex(([state]) => state === job.state);
+  return html`
+    <ol class="steps" aria-label="Steps">
+      ${STEPS.map(
+        ([state, words], index) =>
+          html`<li key=${state} data-done=${index < at || job.state === "succeeded"} aria-current=${index === at ? "step" : undefined}>${words}</li>`,
+      )}
+    </ol>
+    ${job.error && html`<div class="failure" role="alert"><p>${job.error.detail}</p><p>Code: <code>${job.error.code}</code></p></div>`}
+    <p role="status">${job.state === "succeeded" && `${job.adapter} is ready.`}</p>
+    ${failure && html`<${Failure} failure=${failure} />`}
+    <div class="actions"><button type="button" onClick=${onClose}>Close</button></div>
+  `;
+}

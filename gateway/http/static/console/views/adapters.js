@@ -1,0 +1,117 @@
+/** Adapters: which there are, where they are loaded, which version a name leads to. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { toAddress, withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { compact, NONE } from "../format.js";
+import { html } from "../html.js";
+import { Heading, Loaded, Pages, Pairs, Table, Time } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+import { AdapterUpload } from "./adapter-upload.js";
+
+export function Adapters({ parts, query }) {
+  const { writes } = useSession();
+  const [uploading, setUploading] = useState(false);
+  const read = useRead(withQuery("adapters", query.cursor ? [["cursor", query.cursor]] : []));
+  const columns = [
+    { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["adapters", name])}>${name}</a>` },
+    { title: "Description", cell: ({ description }) => description },
+    { title: "Base model", cell: ({ model }) => model },
+    { title: "Version", cell: ({ version }) => html`<code>${version.slice(0, 12)}</code>` },
+    { title: "For", cell: ({ tenants }) => tenants?.join(", ") ?? "everybody" },
+    { title: "State", cell: stateOf },
+    { title: "Loaded on", cell: ({ resident_on }) => resident_on.join(", ") || "no engine" },
+    { title: "Changed", cell: ({ updated_at }) => html`<${Time} at=${updated_at} />` },
+  ];
+  const upload = html`<button type="button" onClick=${() => setUploading(true)}>Upload an adapter</button>`;
+  return html`
+    <${Heading} actions=${writes("adapters") && upload}>Adapters</${Heading}>
+    <${Loaded} of=${read}>
+      ${({ data, next }) => html`
+        <${Table} caption="Adapters" columns=${columns} rows=${data} empty="There is no adapter yet." />
+        <${Pages} parts=${parts} query=${query} next=${next} />
+      `}
+    </${Loaded}>
+    ${uploading && html`<${AdapterUpload} onClose=${() => (setUploading(false), read.again())} />`}
+  `;
+}
+
+const stateOf = ({ drained, pinned }) => (drained ? "takes no requests" : pinned ? "pinned" : "active");
+
+/** One adapter, and the versions that its name has led to. */
+export function Adapter({ parts: [, name] }) {
+  const path = `adapters/${encodeURIComponent(name)}`;
+  const { writes, operator } = useSession();
+  const [open, setOpen] = useState(null);
+  const [uploading, setUploading] = useState(false);
+  const adapter = useRead(path);
+  const versions = useRead(`${path}/versions`);
+  const again = () => (adapter.again(), versions.again());
+  const close = () => setOpen(null);
+  const done = () => (close(), again());
+  const button = (title, verb, fields, warning) =>
+    html`<button type="button" onClick=${() => setOpen({ title, verb, fields, warning })}>${title}</button>`;
+  const columns = [
+    { title: "Version", cell: ({ version }) => html`<code title=${version}>${version.slice(0, 12)}</code>` },
+    { title: "In use until", cell: ({ current, until }) => (current ? "now in use" : html`<${Time} at=${until} />`) },
+    {
+      title: "Change",
+      cell: ({ version, current, present }) => {
+        if (current || !writes("adapters")) return "";
+        if (!present) return "its files are no longer kept";
+        return button(`Go back to ${version.slice(0, 12)}`, "Go back", { version }, "Running turns keep the version that they began with.");
+      },
+    },
+  ];
+  const actions = ({ drained, pinned }) => html`<div class="actions">
+    <button type="button" onClick=${() => setUploading(true)}>Upload a version</button>
+    ${drained
+      ? button("Take requests again", "Take requests", { drained: false })
+      : button("Drain", "Drain", { drained: true }, "It takes no new requests; running ones finish.")}
+    ${operator && (pinned ? button("Unpin", "Unpin", { pinned: false }) : button("Pin", "Pin", { pinned: true }, "Engines keep it loaded."))}
+  </div>`;
+  return html`
+    <${Heading}>Adapter ${name}</${Heading}>
+    <${Loaded} of=${adapter}>
+      ${(data) => html`<${Facts} ...${data} />${writes("adapters") && actions(data)}`}
+    </${Loaded}>
+    <h2>Versions</h2>
+    <${Loaded} of=${versions}>
+      ${({ data }) => html`<${Table} caption="Versions" columns=${columns} rows=${data} by=${({ version }) => version} empty="No versions are kept." />`}
+    </${Loaded}>
+    ${open && html`<${AdapterChange} path=${path} name=${name} ...${open} onClose=${close} onDone=${done} />`}
+    ${uploading && html`<${AdapterUpload} name=${name} model=${adapter.data?.model} onClose=${() => (setUploading(false), again())} />`}
+  `;
+}
+
+function Facts({ model, version, tenants, description, updated_at, resident_on, content, ...state }) {
+  return html`<${Pairs}
+    pairs=${[
+      ["Description", description || NONE],
+      ["Base model", model],
+      ["Version", html`<code>${version}</code>`],
+      ["For", tenants?.join(", ") ?? "everybody"],
+      ["State", stateOf(state)],
+      ["Loaded on", resident_on.join(", ") || "no engine"],
+      ["Changed", html`<${Time} at=${updated_at} />`],
+      ["Size", `${compact(content.size)} bytes`],
+      ["Rank", content.max_rank],
+      ["Modules", content.modules.join(", ")],
+    ]}
+  />`;
+}
+
+/** A change whose fields are known before. Draining what is in use asks for the name. */
+function AdapterChange({ path, name, title, verb, fields, warning, onClose, onDone }) {
+  return html`<${Change}
+    title=${`${title}: ${name}`}
+    verb=${verb}
+    warning=${warning}
+    method="PATCH"
+    path=${path}
+    body=${() => fields}
+    confirm=${({ resident_on }) => (fields.drained && resident_on.length ? name : null)}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}

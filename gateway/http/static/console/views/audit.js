@@ -1,0 +1,68 @@
+/** Who changed what: every change with its values before and after, and whether the log is whole. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { withQuery } from "../address.js";
+import { count, shown, words } from "../format.js";
+import { html } from "../html.js";
+import { Filters, Heading, Loaded, Pages, Table, Time, useAction } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+const COLUMNS = [
+  { title: "Entry", cell: ({ sequence }) => sequence },
+  { title: "Time", cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
+  { title: "Who", cell: ({ actor }) => html`<bdi>${actor}</bdi>` },
+  { title: "What", cell: ({ action }) => action },
+  { title: "Of", cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
+  { title: "Before and after", cell: ({ changes }) => html`<${Changes} changes=${changes} />` },
+];
+
+export function Audit({ parts, query }) {
+  const { me, operator } = useSession();
+  const tenant = operator ? query.tenant : me.tenant;
+  const path = tenant ? `tenants/${encodeURIComponent(tenant)}/audit` : "audit";
+  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  return html`
+    <${Heading}>Audit</${Heading}>
+    ${operator && html`<${Verification} /><${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
+    <${Loaded} of=${read}>
+      ${({ data, next }) => html`
+        <${Table} caption="Changes" columns=${COLUMNS} rows=${data} empty=${next ? "None here; see the next page." : "Nothing was changed yet."} />
+        <${Pages} parts=${parts} query=${query} next=${next} />
+      `}
+    </${Loaded}>
+  `;
+}
+
+/** Checks the whole log, and has it kept as a file. */
+function Verification() {
+  const { api } = useSession();
+  const { act, failure } = useAction();
+  const [found, setFound] = useState(null);
+  const verify = () => act(async () => setFound((await api.read("audit/verification")).data));
+  return html`<div class="actions">
+      <button type="button" onClick=${verify}>Verify the log</button>
+      <button type="button" onClick=${() => act(() => api.download("audit/export", "audit.jsonl"))}>Export</button>
+      <span role="status" data-intact=${found?.intact}>${found && outcome(found)}</span>
+    </div>
+    ${failure}`;
+}
+
+function outcome({ intact, entries, problem }) {
+  if (intact) return `The log is intact: ${count(entries)} entries were checked.`;
+  return `The log is broken at ${problem}.`;
+}
+
+/** @param {{changes: Record<string, any>}} props field to [before, after], or to what was asked for */
+function Changes({ changes }) {
+  const rows = Object.entries(changes);
+  if (!rows.length) return "";
+  return html`<ul class="changes">
+    ${rows.map(([name, value]) => html`<li>${words(name)}: ${change(name, value)}</li>`)}
+  </ul>`;
+}
+
+/** @param {string} name @param {any} value */
+function change(name, value) {
+  if (!Array.isArray(value) || value.length !== 2) return shown(name, value);
+  return `${shown(name, value[0])} → ${shown(name, value[1])}`;
+}

@@ -1,0 +1,159 @@
+/** Keys of a tenant: made, rotated, changed, revoked. A key itself is shown once. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { duration } from "../format.js";
+import { html } from "../html.js";
+import { CheckField, Dialog, Heading, Loaded, Pages, SelectField, Table, TextField, Time } from "../parts.js";
+import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
+import { useRead, useSession } from "../session.js";
+import { LOCKED, TenantNav } from "./tenants.js";
+
+const DAY = 86_400;
+const SCOPES = {
+  chat: "chat",
+  models: "list models",
+  adapters: "use adapters",
+  "admin:read": "see this console",
+  "admin:write": "change things in this console",
+};
+const OVERLAPS = [0, 3600, DAY, 7 * DAY].map((time) => [String(time), time ? `works for ${duration(time)} more` : "ends at once"]);
+
+export function Keys({ parts, query }) {
+  const tenant = parts[1];
+  const path = `tenants/${encodeURIComponent(tenant)}/keys`;
+  const { writes, operator } = useSession();
+  const [open, setOpen] = useState(null);
+  const [made, setMade] = useState(null);
+  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  const close = () => setOpen(null);
+  const done = (answer) => (close(), setMade(answer?.key ?? null), read.again());
+  const button = (dialog, key, title) =>
+    html`<button type="button" aria-label=${`${title} ${nameOf(key)}`} onClick=${() => setOpen({ dialog, key })}>${title}</button>`;
+  const columns = [
+    { title: "Key", cell: nameOf },
+    { title: "Id", cell: ({ id }) => html`<code>${id}</code>` },
+    { title: "User", cell: ({ user }) => user ?? "" },
+    { title: "May", cell: ({ scopes, operator }) => `${scopes.join(", ")}${operator ? " (operator)" : ""}` },
+    { title: "Last used", cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : "never") },
+    { title: "Expires", cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : "never") },
+    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    {
+      title: "Change",
+      cell: (key) => {
+        if (key.read_only) return LOCKED;
+        if (!writes("keys")) return "";
+        if (key.operator && !operator) return "for operators only";
+        return html`<span class="buttons">
+          ${button(KeyChange, key, "Change")} ${button(Rotation, key, "Rotate")} ${button(Revocation, key, "Revoke")}
+        </span>`;
+      },
+    },
+  ];
+  const make = html`<button type="button" onClick=${() => setOpen({ dialog: KeyChange, key: null })}>Make a key</button>`;
+  return html`
+    <${Heading} actions=${writes("keys") && make}>Keys of ${tenant}</${Heading}>
+    <${TenantNav} tenant=${tenant} current="keys" />
+    <${Loaded} of=${read}>
+      ${({ data, next }) => html`
+        <${Table} caption="Keys" columns=${columns} rows=${data} by=${({ id }) => id} empty="There is no key yet." />
+        <${Pages} parts=${parts} query=${query} next=${next} />
+      `}
+    </${Loaded}>
+    ${open && html`<${open.dialog} path=${path} apiKey=${open.key} onClose=${close} onDone=${done} />`}
+    ${made && html`<${MadeKey} text=${made} onClose=${() => setMade(null)} />`}
+  `;
+}
+
+/** @param {any} key its description, or the id of one that has none */
+const nameOf = ({ description, id }) => description || id;
+
+/** The key itself, until the dialog is closed. */
+function MadeKey({ text, onClose }) {
+  const [copied, setCopied] = useState(false);
+  const copy = () => navigator.clipboard.writeText(text).then(() => setCopied(true), () => {});
+  return html`<${Dialog} title="The new key" onClose=${onClose}>
+    <p>It is shown this once: copy it now. The server keeps only a digest of it.</p>
+    <pre class="made" tabindex="0">${text}</pre>
+    <div class="actions">
+      ${navigator.clipboard && html`<button type="button" class="primary" onClick=${copy}>Copy</button>`}
+      <button type="button" onClick=${onClose}>I have it</button>
+      <span role="status">${copied && "Copied."}</span>
+    </div>
+  </${Dialog}>`;
+}
+
+/** @param {{path: string, apiKey: any, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */
+function KeyChange({ path, apiKey, onClose, onDone }) {
+  const form = ({ draft, set }) => html`
+    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
+    ${!apiKey && html`<${TextField} label="User" value=${draft.user} onInput=${(user) => set({ user })} note="The id of the user whose key it is; empty: nobody's." />`}
+    <fieldset>
+      <legend>What it may do</legend>
+      ${Object.entries(SCOPES).map(
+        ([scope, words]) =>
+          html`<${CheckField} key=${scope} label=${words} checked=${draft.scopes.includes(scope)}
+            onInput=${(checked) => set({ scopes: Object.keys(SCOPES).filter((each) => (each === scope ? checked : draft.scopes.includes(each))) })} />`,
+      )}
+    </fieldset>
+    ${apiKey && html`<${CheckField} label="Refuse it" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+    <details><summary>Limits of its own</summary><${QuotaFields} draft=${draft} set=${set} /></details>
+  `;
+  const draft = ({ description = "", scopes = ["chat", "models", "adapters"], disabled = false, quota = null }) => ({
+    description,
+    scopes,
+    ...(apiKey ? { disabled } : { user: "" }),
+    ...quotaDraft(quota),
+  });
+  const body = (draft) => {
+    const { description, scopes, user, disabled } = draft;
+    const own = apiKey ? { disabled } : { user: user.trim() || null };
+    return { description, scopes, ...own, quota: quotaOf(draft) };
+  };
+  return html`<${Change}
+    title=${apiKey ? `Change ${nameOf(apiKey)}` : "Make a key"}
+    verb=${apiKey ? "Change" : "Make"}
+    method=${apiKey ? "PATCH" : "POST"}
+    path=${apiKey ? `${path}/${apiKey.id}` : path}
+    record=${apiKey ? undefined : null}
+    form=${form}
+    draft=${draft}
+    body=${body}
+    onClose=${onClose}
+    onDone=${(answer) => onDone(apiKey ? null : answer)}
+  />`;
+}
+
+function Rotation({ path, apiKey, onClose, onDone }) {
+  const form = ({ draft, set }) =>
+    html`<${SelectField} label="The old key" value=${draft.overlap} options=${OVERLAPS} onInput=${(overlap) => set({ overlap })} />`;
+  return html`<${Change}
+    title=${`Rotate ${nameOf(apiKey)}`}
+    warning="A new key with the same rights takes its place; limits count both together."
+    verb="Rotate"
+    method="POST"
+    path=${`${path}/${apiKey.id}/rotate`}
+    record=${null}
+    form=${form}
+    draft=${() => ({ overlap: String(DAY) })}
+    body=${({ overlap }) => ({ overlap_seconds: Number(overlap) })}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function Revocation({ path, apiKey, onClose, onDone }) {
+  // Of a key that is in use the name has to be typed.
+  const confirm = ({ last_used_at }) => (last_used_at && Date.now() / 1000 - last_used_at < DAY ? nameOf(apiKey) : null);
+  return html`<${Change}
+    title=${`Revoke ${nameOf(apiKey)}`}
+    warning="Gateways refuse it within a second, for good."
+    verb="Revoke"
+    method="DELETE"
+    path=${`${path}/${apiKey.id}`}
+    confirm=${confirm}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}

@@ -1,0 +1,122 @@
+/** Turns, engines and tenants now: one stream, which is closed while nobody looks. */
+
+import { useEffect, useState } from "../../vendor/preact/hooks.js";
+import { Sparkline } from "../chart.js";
+import { count, seconds, share } from "../format.js";
+import { html } from "../html.js";
+import { Failure, Heading, Table } from "../parts.js";
+import { useSession } from "../session.js";
+
+const KEPT = 600;
+const AGAIN = 1000;
+
+export function Live() {
+  const { operator } = useSession();
+  const { snapshots, failure } = useSnapshots();
+  const now = snapshots.at(-1);
+  return html`
+    <${Heading}>Live</${Heading}>
+    ${failure && html`<${Failure} failure=${failure} />`}
+    ${!now && !failure && html`<p role="status">Waiting for the first second …</p>`}
+    ${now &&
+    html`
+      <dl class="figures">
+        <${Figure} title="Running turns" of=${({ turns }) => turns} snapshots=${snapshots} />
+        <${Figure} title="Turns of the last minute" of=${({ minute }) => minute.turns} snapshots=${snapshots} />
+        <${Figure} title="Tokens written in the last minute" of=${({ minute }) => minute.output_tokens} snapshots=${snapshots} />
+        <${Figure} title="Failed in the last minute" of=${({ minute }) => minute.failed} snapshots=${snapshots} />
+      </dl>
+      <h2>Tenants</h2>
+      <${Table} caption="Tenants" columns=${TENANTS} rows=${now.tenants} empty="Nobody asks anything." />
+      ${operator &&
+      html`<h2>Engines</h2>
+        <${Table} caption="Engines" columns=${REPLICAS} rows=${now.replicas} empty="No engine is connected." />`}
+    `}
+  `;
+}
+
+const TENANTS = [
+  { title: "Tenant", cell: ({ name }) => name },
+  { title: "Running", number: true, cell: ({ running }) => count(running) },
+  { title: "Turns a minute", number: true, cell: ({ minute }) => count(minute.turns) },
+  { title: "Refused", number: true, cell: ({ minute }) => count(minute.refused) },
+  { title: "Failed", number: true, cell: ({ minute }) => count(minute.failed) },
+  { title: "Tokens written", number: true, cell: ({ minute }) => count(minute.output_tokens) },
+];
+const REPLICAS = [
+  { title: "Engine", cell: ({ name }) => name },
+  { title: "Tier", cell: ({ tier }) => tier },
+  { title: "Model", cell: ({ model }) => model },
+  { title: "State", cell: ({ up, breaker }) => (up ? (breaker === "closed" ? "up" : `breaker ${breaker}`) : "down") },
+  { title: "Running", number: true, cell: ({ running }) => count(running) },
+  { title: "Waiting", number: true, cell: ({ waiting }) => count(waiting) },
+  { title: "Queue", number: true, cell: ({ predicted_queue_seconds }) => seconds(predicted_queue_seconds) },
+  { title: "Tokens a second", number: true, cell: ({ tokens_per_second }) => count(Math.round(tokens_per_second)) },
+  { title: "KV used", number: true, cell: ({ kv_used }) => share(kv_used) },
+  { title: "Adapters", number: true, cell: ({ adapters }) => count(adapters) },
+];
+
+/** A number of now, and how it was. @param {{title: string, of: (snapshot: any) => number, snapshots: any[]}} props */
+function Figure({ title, of, snapshots }) {
+  return html`<div>
+    <dt>${title}</dt>
+    <dd>
+      <strong>${count(of(snapshots.at(-1)))}</strong>
+      <${Sparkline} label=${`${title}, the last ten minutes at most`} values=${snapshots.map(of)} />
+    </dd>
+  </div>`;
+}
+
+/** The snapshots of the last ten minutes, one a second. */
+function useSnapshots() {
+  const { api } = useSession();
+  const [state, setState] = useState({ snapshots: [], failure: null });
+  useEffect(() => {
+    const on = {
+      snapshot: (data) =>
+        setState(({ snapshots }) => ({ snapshots: [...snapshots.slice(1 - KEPT), data], failure: null })),
+      problem: ({ detail }) => setState((state) => ({ ...state, failure: new Error(`${detail}.`) })),
+    };
+    const failed = (failure) => setState((state) => ({ ...state, failure }));
+    let abort = null;
+    const look = () => {
+      abort?.abort();
+      abort = document.hidden ? null : new AbortController();
+      if (abort) follow(api, abort.signal, on, failed);
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+    return () => (document.removeEventListener("visibilitychange", look), abort?.abort());
+  }, [api]);
+  return state;
+}
+
+/** Read the stream, again and again, until nobody looks. `EventSource` cannot send a key. */
+async function follow(api, signal, on, failed) {
+  while (!signal.aborted) {
+    try {
+      const response = await api.fetch("live", { signal });
+      await readEvents(response.body.pipeThrough(new TextDecoderStream()), on);
+    } catch (failure) {
+      if (signal.aborted) return;
+      failed(failure);
+    }
+    await new Promise((resolve) => setTimeout(resolve, AGAIN));
+  }
+}
+
+/** @param {ReadableStream<string>} stream of server-sent events @param {Record<string, (data: any) => void>} on */
+async function readEvents(stream, on) {
+  const reader = stream.getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const fields = Object.fromEntries(event.split("\n").map((line) => line.split(/: ?(.*)/s, 2)));
+      if (fields.data) on[fields.event]?.(JSON.parse(fields.data));
+    }
+  }
+}

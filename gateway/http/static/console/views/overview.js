@@ -1,0 +1,82 @@
+/** What a period came to, beside the one before it, and what needs attention. */
+
+import { toAddress } from "../address.js";
+import { StackedBars } from "../chart.js";
+import { compact, count, money, seconds, share } from "../format.js";
+import { html } from "../html.js";
+import { Heading, Loaded, Table } from "../parts.js";
+import { useRead } from "../session.js";
+
+const PERIODS = [
+  ["24", "24 hours"],
+  ["168", "7 days"],
+  ["720", "30 days"],
+];
+const FIGURES = [
+  ["Turns", ({ turns }) => count(turns)],
+  ["Cost", ({ cost_microdollars }) => money(cost_microdollars)],
+  ["Tokens read", ({ input_tokens }) => compact(input_tokens)],
+  ["Tokens written", ({ output_tokens }) => compact(output_tokens)],
+  ["Answered by the cache", ({ hit_rate }) => share(hit_rate)],
+  ["Prompts found in prefix caches", ({ prefix_hit_rate }) => share(prefix_hit_rate)],
+  ["Failed", ({ error_rate }) => share(error_rate)],
+  ["First token, median", ({ first_token_ms }) => milliseconds(first_token_ms?.p50)],
+  ["First token, 95 of 100 within", ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
+];
+
+export function Overview({ query }) {
+  const hours = query.hours ?? "24";
+  const read = useRead(`overview?hours=${encodeURIComponent(hours)}`);
+  return html`
+    <${Heading}>Overview</${Heading}>
+    <nav class="choices" aria-label="Period">
+      ${PERIODS.map(
+        ([value, title]) =>
+          html`<a href=${toAddress([], { hours: value })} aria-current=${value === hours ? "true" : undefined}>${title}</a>`,
+      )}
+    </nav>
+    <${Loaded} of=${read}>${(data) => html`<${Alerts} alerts=${data.alerts} /><${Figures} ...${data} /><${Series} ...${data} />`}</${Loaded}>
+  `;
+}
+
+function Alerts({ alerts }) {
+  if (!alerts.length) return html`<p class="empty">Nothing needs attention.</p>`;
+  return html`<section aria-labelledby="attention">
+    <h2 id="attention">Needs attention</h2>
+    <ul class="alerts">
+      ${alerts.map(({ level, sentence }) => html`<li data-level=${level}><strong>${level}</strong> ${sentence}</li>`)}
+    </ul>
+  </section>`;
+}
+
+function Figures({ current, before }) {
+  return html`<dl class="figures">
+    ${FIGURES.map(
+      ([title, figure]) =>
+        html`<div>
+          <dt>${title}</dt>
+          <dd><strong>${figure(current)}</strong> <span class="note">before: ${figure(before)}</span></dd>
+        </div>`,
+    )}
+  </dl>`;
+}
+
+function Series({ series }) {
+  const columns = [
+    { title: "Time (UTC)", cell: ({ name }) => time(name) },
+    { title: "Turns", number: true, cell: ({ turns }) => count(turns) },
+    { title: "Cache hits", number: true, cell: ({ cache_hits }) => count(cache_hits) },
+    { title: "Tokens read", number: true, cell: ({ input_tokens }) => count(input_tokens) },
+    { title: "Tokens written", number: true, cell: ({ output_tokens }) => count(output_tokens) },
+    { title: "Cost", number: true, cell: ({ cost_microdollars }) => money(cost_microdollars) },
+  ];
+  const rows = series.map(({ name, turns }) => ({ name: time(name), part: "", value: turns }));
+  return html`<${StackedBars} label="Turns" rows=${rows} format=${count} />
+    <${Table} caption="Over time" columns=${columns} rows=${series} empty="Nothing was used in this period." />`;
+}
+
+/** @param {string} name `2026-11-26` or `2026-11-26T09` */
+const time = (name) => (name.includes("T") ? `${name.replace("T", " ")}:00` : name);
+
+/** @param {number | null | undefined} value */
+const milliseconds = (value) => seconds(value === null || value === undefined ? value : value / 1000);

@@ -1,0 +1,93 @@
+/** Tenants, and what one may do. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { toAddress, withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { html } from "../html.js";
+import { CheckField, Heading, Loaded, Pages, Table, TextField } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+/** What the configuration file owns cannot be changed here. */
+export const LOCKED = "set in the configuration file";
+
+export function Tenants({ parts, query }) {
+  const { writes } = useSession();
+  const [change, setChange] = useState(null);
+  const read = useRead(withQuery("tenants", query.cursor ? [["cursor", query.cursor]] : []));
+  const close = () => setChange(null);
+  const done = () => (close(), read.again());
+  const columns = [
+    { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["tenants", name, "keys"])}>${name}</a>` },
+    { title: "Description", cell: ({ description }) => description },
+    { title: "Weight", number: true, cell: ({ weight }) => weight },
+    { title: "Class", cell: ({ service }) => service },
+    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    {
+      title: "Change",
+      cell: (tenant) =>
+        tenant.read_only
+          ? LOCKED
+          : writes("tenants") &&
+            html`<button type="button" aria-label=${`Change ${tenant.name}`} onClick=${() => setChange(tenant)}>Change</button>`,
+    },
+  ];
+  const make = html`<button type="button" onClick=${() => setChange({})}>Make a tenant</button>`;
+  return html`
+    <${Heading} actions=${writes("tenants") && make}>Tenants</${Heading}>
+    <${Loaded} of=${read}>
+      ${({ data, next }) => html`
+        <${Table} caption="Tenants" columns=${columns} rows=${data} by=${({ name }) => name} empty="There is no tenant yet." />
+        <${Pages} parts=${parts} query=${query} next=${next} />
+      `}
+    </${Loaded}>
+    ${change && html`<${TenantChange} name=${change.name} onClose=${close} onDone=${done} />`}
+  `;
+}
+
+/** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: a new one */
+function TenantChange({ name, onClose, onDone }) {
+  const form = ({ draft, set }) => html`
+    ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} />`}
+    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
+    <${TextField} label="Weight" type="number" step="any" min="0.01" max="100" value=${draft.weight} onInput=${(weight) => set({ weight })}
+      note="Share of an engine beside other tenants." />
+    <${TextField} label="Models and adapters it may use" value=${draft.models} onInput=${(models) => set({ models })}
+      note="Separated by commas; empty: all that are open to it." />
+    ${name && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+  `;
+  const draft = ({ description = "", weight = 1, models = null, disabled = false }) => ({
+    ...(!name && { name: "" }),
+    description,
+    weight: String(weight),
+    models: models?.join(", ") ?? "",
+    disabled,
+  });
+  const body = ({ models, weight, ...fields }) => {
+    const names = models.split(",").map((each) => each.trim());
+    return { ...fields, weight: Number(weight), models: models.trim() ? names.filter(Boolean) : null };
+  };
+  return html`<${Change}
+    title=${name ? `Change ${name}` : "Make a tenant"}
+    verb=${name ? "Change" : "Make"}
+    method=${name ? "PATCH" : "POST"}
+    path=${name ? `tenants/${encodeURIComponent(name)}` : "tenants"}
+    record=${name ? undefined : null}
+    form=${form}
+    draft=${draft}
+    body=${body}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+/** The views of one tenant. @param {{tenant: string, current: string}} props */
+export function TenantNav({ tenant, current }) {
+  return html`<nav class="choices" aria-label=${`Of ${tenant}`}>
+    ${["keys", "users", "quotas"].map(
+      (name) =>
+        html`<a href=${toAddress(["tenants", tenant, name])} aria-current=${name === current ? "page" : undefined}>
+          ${name.charAt(0).toUpperCase() + name.slice(1)}
+        </a>`,
+    )}
+  </nav>`;
+}

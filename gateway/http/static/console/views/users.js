@@ -1,0 +1,85 @@
+/** Users of a tenant, as an identity provider knows them. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { html } from "../html.js";
+import { CheckField, Heading, Loaded, Pages, Table, TextField, Time } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+import { LOCKED, TenantNav } from "./tenants.js";
+
+export function Users({ parts, query }) {
+  const tenant = parts[1];
+  const path = `tenants/${encodeURIComponent(tenant)}/users`;
+  const { writes } = useSession();
+  const [open, setOpen] = useState(null);
+  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  const close = () => setOpen(null);
+  const done = () => (close(), read.again());
+  const button = (dialog, user, title) =>
+    html`<button type="button" aria-label=${`${title} ${user.subject}`} onClick=${() => setOpen({ dialog, user })}>${title}</button>`;
+  const columns = [
+    { title: "Subject", cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
+    { title: "Id", cell: ({ id }) => html`<code>${id}</code>` },
+    { title: "Description", cell: ({ description }) => description },
+    { title: "May", cell: ({ scopes }) => scopes?.join(", ") ?? "what its keys or tokens say" },
+    { title: "Since", cell: ({ created_at }) => html`<${Time} at=${created_at || null} />` },
+    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    {
+      title: "Change",
+      cell: (user) => {
+        if (user.read_only) return LOCKED;
+        if (!writes("users")) return "";
+        return html`<span class="buttons">${button(UserChange, user, "Change")} ${button(UserDeletion, user, "Delete")}</span>`;
+      },
+    },
+  ];
+  const make = html`<button type="button" onClick=${() => setOpen({ dialog: UserChange, user: null })}>Make a user</button>`;
+  return html`
+    <${Heading} actions=${writes("users") && make}>Users of ${tenant}</${Heading}>
+    <${TenantNav} tenant=${tenant} current="users" />
+    <${Loaded} of=${read}>
+      ${({ data, next }) => html`
+        <${Table} caption="Users" columns=${columns} rows=${data} by=${({ id }) => id} empty="There is no user yet." />
+        <${Pages} parts=${parts} query=${query} next=${next} />
+      `}
+    </${Loaded}>
+    ${open && html`<${open.dialog} path=${path} user=${open.user} onClose=${close} onDone=${done} />`}
+  `;
+}
+
+/** @param {{path: string, user: any, onClose: () => void, onDone: () => void}} props without a user: a new one */
+function UserChange({ path, user, onClose, onDone }) {
+  const form = ({ draft, set }) => html`
+    ${!user &&
+    html`<${TextField} label="Subject" required=${true} value=${draft.subject} onInput=${(subject) => set({ subject })}
+      note="The sub of its tokens, as the identity provider says it." />`}
+    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
+    ${user && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+  `;
+  return html`<${Change}
+    title=${user ? `Change ${user.subject}` : "Make a user"}
+    verb=${user ? "Change" : "Make"}
+    method=${user ? "PATCH" : "POST"}
+    path=${user ? `${path}/${user.id}` : path}
+    record=${user ? undefined : null}
+    form=${form}
+    draft=${({ description = "", disabled = false }) => ({ description, ...(user ? { disabled } : { subject: "" }) })}
+    body=${(draft) => draft}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function UserDeletion({ path, user, onClose, onDone }) {
+  return html`<${Change}
+    title=${`Delete ${user.subject}`}
+    warning="A user that still has keys cannot be deleted."
+    verb="Delete"
+    method="DELETE"
+    path=${`${path}/${user.id}`}
+    confirm=${({ subject }) => subject}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}

@@ -1,0 +1,60 @@
+"""Who comes into the console, and what an admin of one tenant finds there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.browser import Visit, needs_chromium
+from tests.gateway.admin.conftest import ACME, CHAT, OPERATOR
+from tests.gateway.admin.console.pages import admins_views, focused, open_view, sign_in
+
+pytestmark = needs_chromium
+
+FOREIGN = re.compile(r"\b(shop|operations|other-admin)\b")
+"""Names that acme's admin must not see; "other" alone is a word, too."""
+
+
+@pytest.mark.parametrize(("key", "said"), [("wrong", "does not know this key"), (CHAT, "the scope 'admin:read'")])
+def test_a_key_that_may_not_come_in_is_told_why(tab: Visit, key: str, said: str) -> None:
+    page = tab.page
+    page.goto("/admin/")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text(said)
+    expect(page.get_by_label("API key")).to_have_value(key)
+    assert focused(page) != "body"
+
+
+def test_a_key_lasts_as_long_as_the_tab_or_until_signing_out(tab: Visit) -> None:
+    """Signing out forgets it."""
+    page = tab.page
+    sign_in(page, OPERATOR, "#/audit")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
+    assert focused(page) == "body", "nobody has done anything yet"
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_text("You are signed out.")).to_be_visible()
+    assert focused(page) == "h1"
+    assert OPERATOR not in page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+    page.reload()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_an_admin_of_one_tenant_sees_nothing_foreign(tab: Visit) -> None:
+    """No name of another tenant, no entry of the operators; a foreign address is not found."""
+    page = tab.page
+    sign_in(page, ACME)
+    views = page.get_by_role("navigation", name="Views").get_by_role("link")
+    expect(views).to_have_text(["Overview", "Live", "Usage", "Turns", "Keys", "Users", "Quotas", "Adapters", "Audit"])
+    for address, heading in admins_views("acme").items():
+        open_view(page, address, heading)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        assert not FOREIGN.search(page.locator("body").inner_text()), address
+    for address in ("#/tenants/shop/keys", "#/tenants/shop/users", "#/tenants/shop/quotas", "#/turns/resp_1"):
+        page.goto(f"/admin/{address}")
+        expect(page.get_by_role("alert")).to_contain_text("Not found")
+    page.goto("/admin/#/tenants")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")

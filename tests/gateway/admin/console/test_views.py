@@ -1,0 +1,106 @@
+"""Every view on any screen: what it asks for, whom it shuts out, where the focus is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import httpx2
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Request, expect
+
+from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
+from tests.gateway.admin.console.pages import OPERATORS_VIEWS, PENDING, admins_views, open_view, sign_in, wait_until
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture
+def answered(shop: Shop) -> str:
+    """A turn of acme's -> its id."""
+    body = {"model": "small", "input": "hello", "max_output_tokens": 4}
+    headers = {"authorization": f"Bearer {CHAT}"}
+    response = httpx2.post(f"{shop.url}/v1/responses", json=body, headers=headers, timeout=30)
+    return str(response.raise_for_status().json()["id"])
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing(
+    browser: Browser, shop: Shop, answered: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    """Neither in a view nor in its dialogs nor before signing in."""
+    with visit(browser, shop.url, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
+        page = tab.page
+        page.goto("/admin/")
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert violations(tab) == []
+        sign_in(page, OPERATOR)
+        for address, heading in OPERATORS_VIEWS.items():
+            open_view(page, address, heading)
+            assert violations(tab) == [], address
+        for address, button in (("#/tenants/shop/keys", "Make a key"), ("#/adapters", "Upload an adapter")):
+            open_view(page, address, OPERATORS_VIEWS[address])
+            page.get_by_role("button", name=button).click()
+            expect(page.get_by_role("dialog")).to_be_visible()
+            assert violations(tab) == [], button
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("button", name=button)).to_be_focused()
+
+
+def test_nothing_is_wider_than_320_pixels(browser: Browser, shop: Shop, answered: str) -> None:
+    """Tables scroll by themselves."""
+    with visit(browser, shop.url, viewport={"width": 320, "height": 700}) as tab:
+        sign_in(tab.page, OPERATOR)
+        for address, heading in OPERATORS_VIEWS.items():
+            open_view(tab.page, address, heading)
+            assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320, address
+
+
+def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
+    """Two at most; opened from the keyboard, its heading is where reading goes on."""
+    page = tab.page
+    sign_in(page, OPERATOR)
+    open_view(page, "#/", "Overview")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for title in ("Live", "Usage", "Turns", "Tenants", "Adapters", "Audit", "Overview"):
+        asked.clear()
+        page.get_by_role("navigation", name="Views").get_by_role("link", name=title).press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_be_focused()
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        expect(page.get_by_text(PENDING)).to_have_count(0)
+        assert 1 <= len(asked) <= 2, asked
+        assert page.title().startswith(title)
+
+
+def test_the_first_visit_is_small(browser: Browser, shop: Shop) -> None:
+    """At most 45 requests and 150 KB, as they travel."""
+    with visit(browser, shop.url) as tab:
+        finished: list[Request] = []
+        tab.page.on("requestfinished", lambda request: finished.append(request))
+        sign_in(tab.page, OPERATOR)
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Overview")
+        expect(tab.page.get_by_text("Loading")).to_have_count(0)
+        assert len(finished) <= 45
+        assert sum(request.sizes()["responseBodySize"] for request in finished) <= 150_000
+
+
+def test_a_spent_budget_closes_no_view(tab: Visit, shop: Shop, operator: httpx2.Client) -> None:
+    """Of the tenant whose turns are refused."""
+    spent = {"quota": {"spend_per_day": 0, "requests_per_minute": 1}}
+    operator.put("/tenants/shop/quotas", json=spent, headers={"if-match": "*"}).raise_for_status()
+    scopes = {"scopes": ["chat", "admin:read"]}
+    key = operator.post("/tenants/shop/keys", json=scopes).raise_for_status().json()["key"]
+    asked = {"headers": {"authorization": f"Bearer {key}"}, "json": {"model": "small", "input": "hello"}}
+    wait_until(lambda: httpx2.post(f"{shop.url}/v1/responses", timeout=30, **asked).is_error)
+    sign_in(tab.page, key)
+    for address, heading in admins_views("shop").items():
+        open_view(tab.page, address, heading)
+        expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def violations(tab: Visit) -> list[str]:
+    """What axe has to say, a line each."""
+    found = Axe().run(tab.page).response["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
