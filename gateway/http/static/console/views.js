@@ -6,6 +6,7 @@ import { Keys } from "./views/keys.js";
 import { Live } from "./views/live.js";
 import { Overview } from "./views/overview.js";
 import { Quotas } from "./views/quotas.js";
+import { Routes, Trials } from "./views/routes.js";
 import { Tenants } from "./views/tenants.js";
 import { Turn, Turns } from "./views/turns.js";
 import { Usage } from "./views/usage.js";
@@ -33,6 +34,8 @@ const VIEWS = [
   { parts: ["tenants", null, "quotas"], title: "Quotas", view: Quotas, own: true },
   { parts: ["adapters"], title: "Adapters", view: Adapters },
   { parts: ["adapters", null], title: "Adapter", view: Adapter },
+  { parts: ["routes"], title: "Routes", view: Routes, operators: true },
+  { parts: ["routes", null], title: "Route", view: Trials, operators: true },
   { parts: ["audit"], title: "Audit", view: Audit },
 ];
 

@@ -20,6 +20,7 @@ OPERATORS_VIEWS = {
     "#/tenants/shop/users": "Users of shop",
     "#/tenants/shop/quotas": "Quotas of shop",
     "#/adapters": "Adapters",
+    "#/routes": "Routes",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
@@ -27,7 +28,7 @@ OPERATORS_VIEWS = {
 
 def admins_views(tenant: str) -> dict[str, str]:
     """The same for a tenant's admin."""
-    views = {address: heading for address, heading in OPERATORS_VIEWS.items() if address != "#/tenants"}
+    views = {address: heading for address, heading in OPERATORS_VIEWS.items() if heading not in ("Tenants", "Routes")}
     return {address.replace("shop", tenant): heading.replace("shop", tenant) for address, heading in views.items()}
 
 

@@ -21,12 +21,15 @@ def test_a_turn_shows_decision_cost_and_feedback_and_no_text(tab: Visit, shop: S
     page.on("response", lambda response: received.append(response) if "/admin/v1/" in response.url else None)
     with httpx2.Client(base_url=shop.url, headers={"authorization": f"Bearer {CHAT}"}, timeout=30) as chat:
         asked = {"model": "auto", "input": f"Say {SECRET}.", "max_output_tokens": 4}
-        turn = chat.post("/v1/responses", json=asked).raise_for_status().json()["id"]
+        answered = chat.post("/v1/responses", json=asked).raise_for_status()
+        while "x-roundhouse-cost-microdollars" not in answered.headers:  # the price was made a moment ago
+            answered = chat.post("/v1/responses", json=asked).raise_for_status()
+        turn = answered.json()["id"]
         chat.post(f"/v1/responses/{turn}/feedback", json={"rating": "up"}).raise_for_status()
     with httpx2.Client(base_url=f"{shop.url}/admin/v1", headers={"authorization": f"Bearer {ACME}"}) as admin:
         wait_until(lambda: bool(admin.get(f"/turns/{turn}").json().get("feedback")))
     sign_in(page, ACME, "#/turns")
-    row(page, "tiny-small").get_by_role("link").press("Enter")
+    row(page, "tiny-small").first.get_by_role("link").press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Turn")
     expect(page.get_by_text(turn)).to_be_visible()
     expect(page.locator("dl")).to_contain_text("$0.000001")
