@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import expect
+from redis.asyncio import Redis
 
+from gateway.access.sign_in_links import SignInLinks
 from tests.e2e.browser import Visit, needs_chromium
-from tests.gateway.admin.conftest import ACME, CHAT, OPERATOR
-from tests.gateway.admin.console.pages import admins_views, focused, open_view, sign_in
+from tests.gateway.admin.conftest import ACME, CHAT, OPERATOR, Shop
+from tests.gateway.admin.console.pages import admins_views, dialog, focused, open_view, press, row, sign_in
 
 pytestmark = needs_chromium
 
@@ -39,6 +43,30 @@ def test_a_key_lasts_as_long_as_the_tab_or_until_signing_out(tab: Visit) -> None
     expect(page.get_by_text("You are signed out.")).to_be_visible()
     assert focused(page) == "h1"
     assert OPERATOR not in page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+    page.reload()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_a_browser_that_has_signed_in_needs_no_key(tab: Visit, shop: Shop, redis_url: str) -> None:
+    """It may change things, too; signing out ends its session."""
+    page = tab.page
+
+    async def make() -> str:
+        async with Redis.from_url(redis_url) as redis:
+            return await SignInLinks(redis).make()
+
+    # Playwright has a loop of its own in this thread.
+    with ThreadPoolExecutor() as threads:
+        secret = threads.submit(asyncio.run, make()).result()
+    page.goto(f"/auth/link?secret={secret}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    open_view(page, "#/tenants", "Tenants")
+    page.get_by_role("button", name="Make a tenant").click()
+    dialog(page).get_by_label("Name").fill("bakery")
+    press(page, "Make")
+    expect(row(page, "bakery")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_text("You are signed out.")).to_be_visible()
     page.reload()
     expect(page.get_by_label("API key")).to_be_visible()
 
