@@ -92,7 +92,9 @@ def markdown(result: ReplicaResult) -> str:
             "",
             *table("rule | blocks found | imbalance | of work | TTFT p50 (s) | TTFT p99 (s)", map(_line, each.rows)),
         ]
-    lines += ["", "![Time to first token by rule](replicas.png)", "", "## How much beta and the window matter"]
+    lines += ["", "![Time to first token by rule](replicas.png)"]
+    if result.sensitivity:
+        lines += ["", "## How much beta and the window matter"]
     for name, cells in result.sensitivity.items():
         lines += [
             "",
@@ -100,8 +102,9 @@ def markdown(result: ReplicaResult) -> str:
             "",
             *_grid(cells),
         ]
-    lines += ["", "## How much the load matters", ""]
-    lines += ["Requests so many times as often as above: blocks found / TTFT p50 / p99 in seconds."]
+    if result.speeds:
+        lines += ["", "## How much the load matters", ""]
+        lines += ["Requests so many times as often as above: blocks found / TTFT p50 / p99 in seconds."]
     for name, at_speeds in result.speeds.items():
         by_speed = [
             " | ".join([f"{speed:g}", *(f"{row.hit_ratio.mean:.1%} / {_times(row)}" for row in rows)])

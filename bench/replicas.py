@@ -114,7 +114,9 @@ def _always(arrivals: list[ReplicaArrival]) -> Callable[[int], list[ReplicaArriv
     return lambda seed: arrivals
 
 
-def run(found: Sequence[Scenario], seeds: int) -> tuple[ReplicaResult, dict[str, dict[str, list[float]]]]:
+def run(
+    found: Sequence[Scenario], seeds: int, *, brief: bool = False
+) -> tuple[ReplicaResult, dict[str, dict[str, list[float]]]]:
     """Return all tables, and for the plot the times to first token by workload and rule."""
     workloads, sensitivity, speeds, times = [], {}, {}, {}
     for scenario in found:
@@ -126,13 +128,15 @@ def run(found: Sequence[Scenario], seeds: int) -> tuple[ReplicaResult, dict[str,
         print(workloads[-1], flush=True)
         if scenario.rules == COMPARED:
             continue
+        times[scenario.name] = {rule: scenario.runs(rule, 1, ReplicaPolicy())[0].ttfts for rule in scenario.rules}
+        if brief:
+            continue
         sensitivity[scenario.name] = [
             (beta, window, scenario.row(OURS, 1, ReplicaPolicy(beta=beta, window=window)))
             for beta in BETAS
             for window in WINDOWS
         ]
         speeds[scenario.name] = [(speed, [scenario.row(rule, 1, speed=speed) for rule in COMPARED]) for speed in SPEEDS]
-        times[scenario.name] = {rule: scenario.runs(rule, 1, ReplicaPolicy())[0].ttfts for rule in scenario.rules}
     return ReplicaResult(Environment.here(), seeds, workloads, sensitivity, speeds), times
 
 
@@ -143,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=12_031, help="number of a trace's first requests to use")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs per row")
     parser.add_argument("--full-size", action="store_true", help="leave lengths and speeds as they are")
+    parser.add_argument("--brief", action="store_true", help="leave out the tables by beta, window and load")
     parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
     parser.add_argument("--gateway", type=int, default=0, help="also serve through a gateway with so many real engines")
     arguments = parser.parse_args(argv)
@@ -152,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except SystemExit as absent:
         print(absent)
     found = scenarios(recorded, Service(seconds=600.0 * min(1.0, arguments.requests / 12_031)))
-    result, times = run(found if arguments.full_size else [smaller(each) for each in found], arguments.seeds)
+    found = found if arguments.full_size else [smaller(each) for each in found]
+    result, times = run(found, arguments.seeds, brief=arguments.brief)
     if arguments.engines:
         result.measured = asyncio.run(measure(arguments.engines, RULES))
     if arguments.gateway:
