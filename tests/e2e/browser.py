@@ -164,7 +164,7 @@ class ScriptedPipeline:
         """All turns that ran, so that tests see what was asked."""
         self.room: int | None = None
         """Most messages that find room in the context; None: any number."""
-        self._gate = asyncio.Event()
+        self._gates: list[asyncio.Event] = []
 
     async def run(self, turn: Turn) -> None:
         self.turns.append(turn)
@@ -202,12 +202,13 @@ class ScriptedPipeline:
         return {"scripted": [0 for message in turn.conversation for _ in message.content.split()]}
 
     async def _write(self, turn: Turn, answer: Answer) -> int:
-        self._gate.clear()
-        turn.on_cancel(self._gate.set)
+        gate = asyncio.Event()
+        self._gates.append(gate)
+        turn.on_cancel(gate.set)
         written = 0
         for start in range(0, len(answer.text), answer.chunk):
             if answer.hold_at is not None and start >= answer.hold_at:
-                await self._gate.wait()
+                await gate.wait()
             if turn.cancelled:
                 break
             turn.append(TextDelta(answer.text[start : start + answer.chunk]))
@@ -221,7 +222,8 @@ class ScriptedPipeline:
 
     def release(self) -> None:
         """Let the held answer go on. On the server's loop only."""
-        self._gate.set()
+        for gate in self._gates:
+            gate.set()
 
 
 CONTEXT = 1000

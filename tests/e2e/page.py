@@ -31,3 +31,16 @@ def answered(page: Page) -> None:
 def answer(page: Page) -> Any:
     """Return the text of the last answer."""
     return page.locator(".markdown").last
+
+
+def reload(page: Page) -> None:
+    """Load the page anew once the browser has written what it was given to keep: what it is about to write is lost."""
+    page.evaluate(
+        """() => new Promise((resolve) => {
+          indexedDB.open("roundhouse").onsuccess = ({ target: { result: database } }) => {
+            // Begins when all transactions that write, and were asked for before, have ended.
+            database.transaction("trees").objectStore("trees").count().onsuccess = () => resolve(database.close());
+          };
+        })"""
+    )
+    page.reload()

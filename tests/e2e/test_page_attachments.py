@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answered, ask, connected, message
+from tests.e2e.page import answered, ask, connected, message, reload
 
 pytestmark = needs_chromium
 
@@ -63,7 +63,7 @@ def test_dropped_files_go_with_the_question(tab: Visit, server: ScriptedServer) 
     answered(page)
     second = server.pipeline.turns[1]
     assert [entry.content for entry in second.request.messages] == ["Which is longer?"]
-    page.reload()
+    reload(page)
     connected(page)
     first = page.get_by_role("article").first
     first.get_by_role("button", name="Retry").click()

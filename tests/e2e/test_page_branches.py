@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
-from tests.e2e.page import answer, answered, ask, connected, message
+from tests.e2e.page import answer, answered, ask, connected, message, reload
 
 pytestmark = needs_chromium
 
@@ -41,7 +41,7 @@ def test_a_changed_question_begins_another_branch(tab: Visit, server: ScriptedSe
     tab.page.get_by_role("button", name="Earlier version").click()
     expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
     expect(tab.page.locator(".versions > span")).to_have_text(["1/2"])
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
     tab.page.get_by_role("button", name="Later version").click()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from gateway.errors import Unavailable
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.conftest import NAMES, Installation
-from tests.e2e.page import LONG, answered, ask, connected, message
+from tests.e2e.page import LONG, answered, ask, connected, message, reload
 from tests.e2e.test_page_attachments import drop
 from tests.e2e.test_page_settings import use, watched
 
@@ -85,7 +85,7 @@ def test_others_answer_side_by_side_and_the_preferred_one_is_gone_on_from(
     ask(tab.page, "next")
     answered(tab.page)
     assert server.pipeline.turns[-1].request.previous_response_id == large.id
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(tab.page.locator(".markdown").nth(1)).to_have_text("words of large")
     expect(tab.page.locator(".versions > span")).to_have_text(re.compile("/3$"))
@@ -137,12 +137,10 @@ def test_stop_ends_all_of_them(tab: Visit, server: ScriptedServer) -> None:
     for number in (1, 2):
         expect(lanes.nth(number).locator(".note")).to_have_text("Stopped")
         expect(lanes.nth(number).locator(".markdown")).to_have_text(LONG[:100])
-    requests: list[str] = []
-    tab.page.on("request", lambda request: requests.append(request.post_data or ""))
-    lanes.nth(1).get_by_role("button", name="Prefer this").click()
+    with tab.page.expect_request("**/feedback") as sent:
+        lanes.nth(1).get_by_role("button", name="Prefer this").click()
     expect(tab.page.locator(".comparison")).to_have_count(0)
-    (sent,) = [json.loads(data) for data in requests if "preferred" in data]
-    assert sent == {"rating": "preferred", "over": [server.pipeline.turns[0].id]}
+    assert sent.value.post_data_json == {"rating": "preferred", "over": [server.pipeline.turns[0].id]}
 
 
 def test_blind_hides_names_until_one_is_preferred(tab: Visit, server: ScriptedServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
-from tests.e2e.page import answer, answered, ask, connected, message
+from tests.e2e.page import answer, answered, ask, connected, message, reload
 
 pytestmark = needs_chromium
 
@@ -44,7 +44,7 @@ def test_the_oldest_turns_are_left_out_and_named(tab: Visit, server: ScriptedSer
     ask(tab.page, "four")
     answered(tab.page)
     assert asked(server) == ["two", "answer to two", "three", "A short answer.", "four"]
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(tab.page.locator(".omitted")).to_have_text(mark)
     server.call(server.gateway.turns.forget, server.pipeline.turns[-1].id)

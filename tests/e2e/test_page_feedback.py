@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from gateway.errors import EngineFailed
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
-from tests.e2e.page import answered, ask, connected
+from tests.e2e.page import answered, ask, connected, reload
 
 pytestmark = needs_chromium
 
@@ -29,7 +29,7 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
         expect(thumb).to_have_attribute("aria-pressed", "true")
         expect(other).to_have_attribute("aria-pressed", "false")
         expect(thumb).to_be_focused()
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(bad).to_have_attribute("aria-pressed", "true")
     server.write_feedback()
@@ -67,7 +67,7 @@ def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer
         expect(reason).to_have_attribute("aria-pressed", "true")
         expect(other).to_have_attribute("aria-pressed", "false")
         expect(reason).to_be_focused()
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(slow).to_have_attribute("aria-pressed", "true")
     slow.click()

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answer, answered, ask, connected, message
+from tests.e2e.page import answer, answered, ask, connected, message, reload
 
 pytestmark = needs_chromium
 
@@ -197,7 +197,7 @@ def test_a_temporary_chat_is_kept_nowhere(tab: Visit, server: ScriptedServer) ->
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one", "A short answer.", "two"]
     expect(tab.page.get_by_text("No conversations yet.")).to_be_visible()
     assert "#" not in tab.page.url
-    tab.page.reload()
+    reload(tab.page)
     expect(tab.page.get_by_role("heading", name="What can I answer for you?")).to_be_visible()
 
 

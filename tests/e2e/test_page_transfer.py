@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
-from tests.e2e.page import answer, answered, ask, connected
+from tests.e2e.page import answer, answered, ask, connected, reload
 from tests.e2e.test_page_history import exported, fill, listed
 
 pytestmark = needs_chromium
@@ -88,7 +88,7 @@ def test_a_turn_is_continued_in_a_conversation_of_its_own(tab: Visit, server: Sc
     answered(tab.page)
     asked = [entry.content for entry in server.pipeline.turns[-1].conversation]
     assert asked == ["one", "answer to one", "two", "answer to two", "other"]
-    tab.page.reload()
+    reload(tab.page)
     connected(tab.page)
     expect(answer(tab.page)).to_have_text("A short answer.")
     listed(tab.page).last.click()
