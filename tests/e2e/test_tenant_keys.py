@@ -37,7 +37,13 @@ def run(roundhouse: Installation) -> Iterator[object]:
 
 
 def status(url: str, key: str) -> int:
-    """Of a request with this key."""
+    """Of a request with this key, asked again while Redis answers too slowly for it to be looked up."""
+    while (found := _status(url, key)) == 503:
+        time.sleep(0.1)
+    return found
+
+
+def _status(url: str, key: str) -> int:
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
