@@ -22,8 +22,8 @@ def test_quick_run_serves_all_traffic_without_an_error(
     assert (none.distinct, none.loads, one.distinct) == (0, 0, 1)
     assert many.distinct > report.active
     assert many.loads >= many.distinct - 1
-    # The system may take pages back, so that a peak can be below the start.
-    assert min(report.start_memory, *(run.peak_memory for run in report.runs)) > 0
+    # The system may take some pages back, so that a peak can be a little below the start.
+    assert min(run.peak_memory for run in report.runs) > 0.9 * report.start_memory > 0
     text = stem.with_suffix(".md").read_text()
     assert text in capsys.readouterr().out
     assert text.count("\n| ") == 1 + len(report.runs)
