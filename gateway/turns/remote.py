@@ -196,24 +196,24 @@ class RemoteTurns:
             self._records.keep(turn)
 
     async def _find(self, id: str, tenant: str, gateway: str) -> Turn | None:
-        own = gateway == self._presence.id
+        own, gone = gateway == self._presence.id, False
         while True:
             found = await self._records.read(tenant, id)
             turn = restore(id, found.record) if found.record is not None else None
             if turn is not None and found.state in (RecordState.ENDED, RecordState.LOST):
                 return turn
-            if own or found.state is RecordState.DELETED:
+            if own or found.state is RecordState.DELETED or (gone and turn is None):
                 return None
             if await self._presence.alive(gateway):
                 mirror = await self._following.follow(id, tenant, gateway)
                 if mirror is not None or await self._presence.alive(gateway):
                     return mirror
-            elif turn is None:
-                return None
-            else:
+            elif turn is not None:
                 _fail(turn)
                 if await self._records.lose(turn):
                     return turn
+            else:
+                gone = True  # what it stored before it ended may be newer than what was read
 
     async def _lost(self, mirror: Mirror) -> None:
         """End a mirror whose gateway is gone: by the record that it has stored, or as failed."""

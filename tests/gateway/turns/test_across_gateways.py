@@ -20,6 +20,7 @@ from gateway.config.settings import ApiKeySettings, TenantSettings
 from gateway.storage.presence import GATEWAYS_KEY
 from gateway.turns.mailbox import Mailbox
 from gateway.turns.messages import FollowTurn, GatewayMessage, TurnFrame
+from gateway.turns.records import StoredTurn, TurnRecords
 from tests.clocks import LoopClock
 from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, send, text_of, until_end
 from tests.gateway.frame_engine import FrameEngine
@@ -210,6 +211,24 @@ class TestStored:
             await other.client.responses.create(
                 model="auto", input="on", previous_response_id=response.id, max_output_tokens=1
             )
+
+    async def test_is_found_though_its_gateway_ends_meanwhile(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It stores the turn and withdraws just after somebody has looked, and found nothing yet."""
+        reads, stack = TurnRecords.read, contextlib.AsyncExitStack()
+
+        async def read(self: TurnRecords, tenant: str, id: str) -> StoredTurn:
+            found = await reads(self, tenant, id)
+            await stack.aclose()
+            return found
+
+        async with serve() as other:
+            one = await stack.enter_async_context(serve())
+            async with one.connect() as socket:
+                id = await started(socket, max_output_tokens=4)
+                monkeypatch.setattr(TurnRecords, "read", read)
+                assert (await resume(other, id))[-1]["type"] == "response.incomplete"
 
     async def test_is_sealed_in_redis(self, serve: Serve, redis_url: str) -> None:
         """Neither question nor answer can be read there, while it runs or afterwards; every key ends by itself, but
