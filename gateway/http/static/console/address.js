@@ -9,7 +9,7 @@ import { useEffect, useState } from "../vendor/preact/hooks.js";
  */
 
 /** @returns {Address} */
-export function readAddress() {
+function readAddress() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   return { parts: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
 }

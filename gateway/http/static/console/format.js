@@ -31,6 +31,9 @@ export function seconds(value) {
   return value < 100 ? `${value.toFixed(1)} s` : duration(value);
 }
 
+/** @param {number | null | undefined} value */
+export const milliseconds = (value) => seconds(isNone(value) ? value : value / 1000);
+
 /** Whole units of a longer time. @param {number} value seconds */
 export function duration(value) {
   if (value < 120) return `${Math.round(value)} s`;

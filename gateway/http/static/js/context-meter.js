@@ -1,12 +1,10 @@
 /** How much of the model's context the conversation fills. */
 
 import { usedTokens } from "./context.js";
+import { grouped } from "./route-card.js";
 
 /** Share from which a note says that there is little room left. */
 const NEARLY = 0.8;
-
-/** @param {number} count */
-const grouped = (count) => count.toLocaleString("en");
 
 /**
  * @param {{line: HTMLElement, meter: HTMLMeterElement, figures: HTMLElement, note: HTMLElement}} elements

@@ -15,7 +15,7 @@ const HITS = {
 };
 
 /** @param {number} count */
-const grouped = (count) => count.toLocaleString("en");
+export const grouped = (count) => count.toLocaleString("en");
 
 /** @param {number} ms */
 export function duration(ms) {

@@ -2,7 +2,7 @@
 
 import { toAddress } from "../address.js";
 import { StackedBars } from "../chart.js";
-import { compact, count, money, seconds, share } from "../format.js";
+import { compact, count, milliseconds, money, share } from "../format.js";
 import { html } from "../html.js";
 import { Heading, Loaded, Table } from "../parts.js";
 import { useRead } from "../session.js";
@@ -77,6 +77,3 @@ function Series({ series }) {
 
 /** @param {string} name `2026-11-26` or `2026-11-26T09` */
 const time = (name) => (name.includes("T") ? `${name.replace("T", " ")}:00` : name);
-
-/** @param {number | null | undefined} value */
-const milliseconds = (value) => seconds(value === null || value === undefined ? value : value / 1000);

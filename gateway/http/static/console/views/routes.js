@@ -3,7 +3,7 @@
 import { useEffect, useState } from "../../vendor/preact/hooks.js";
 import { toAddress, withQuery } from "../address.js";
 import { Change } from "../change.js";
-import { count, seconds, share } from "../format.js";
+import { count, milliseconds, share } from "../format.js";
 import { html } from "../html.js";
 import { CheckField, Heading, Loaded, Pages, Pairs, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
@@ -147,7 +147,6 @@ function Out({ at, signal, failures, turns, evidence }) {
 }
 
 function Shadow({ model, percent, copies, given_up, errors, agreement, first_token_ms, stable_first_token_ms }) {
-  const time = (value) => seconds(value === null ? null : value / 1000);
   return html`<h2>Shadow</h2>
     <${Pairs}
       pairs=${[
@@ -157,8 +156,8 @@ function Shadow({ model, percent, copies, given_up, errors, agreement, first_tok
         ["Copies that failed", count(errors.canary)],
         ["Turns that failed", count(errors.stable)],
         ["Answers that say the same", share(agreement)],
-        ["First token of copies", time(first_token_ms)],
-        ["First token of turns", time(stable_first_token_ms)],
+        ["First token of copies", milliseconds(first_token_ms)],
+        ["First token of turns", milliseconds(stable_first_token_ms)],
       ]}
     />`;
 }

@@ -1,7 +1,7 @@
 /** Single turns: what was asked of whom and what came of it, never the text. */
 
 import { toAddress, withQuery } from "../address.js";
-import { count, money, NONE, seconds, words } from "../format.js";
+import { count, milliseconds, money, NONE, words } from "../format.js";
 import { html } from "../html.js";
 import { Filters, Heading, Loaded, Pages, Pairs, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
@@ -122,6 +122,3 @@ function Decision({ decision }) {
     <p>Complexity ${complexity?.toFixed(2) ?? NONE}.</p>
     <ul>${reasons.map((reason) => html`<li>${reason}</li>`)}</ul>`;
 }
-
-/** @param {number | null} value */
-const milliseconds = (value) => seconds(value === null ? null : value / 1000);
