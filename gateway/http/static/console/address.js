@@ -26,6 +26,9 @@ export function withQuery(path, query) {
   return text ? `${path}?${text}` : path;
 }
 
+/** The page of a list that a view's address asks for. @param {string} path @param {{cursor?: string}} query */
+export const pageOf = (path, { cursor }) => withQuery(path, cursor ? [["cursor", cursor]] : []);
+
 /** The address of now; who uses it is drawn again when it changes. */
 export function useAddress() {
   const [address, setAddress] = useState(readAddress);

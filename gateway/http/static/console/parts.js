@@ -85,12 +85,39 @@ export function Pairs({ pairs }) {
 }
 
 /** Links through the pages of a list. */
-export function Pages({ parts, query, next }) {
+function Pages({ parts, query, next }) {
   if (!query.cursor && !next) return null;
   return html`<nav class="pages" aria-label="Pages">
     ${query.cursor && html`<a href=${toAddress(parts, { ...query, cursor: "" })}>First page</a>`}
     ${next && html`<a href=${toAddress(parts, { ...query, cursor: next })}>Next page</a>`}
   </nav>`;
+}
+
+/**
+ * One page of a list, and links to the others.
+ *
+ * @param {{of: any, parts: string[], query: Record<string, string>, caption: string, columns: Column[],
+ *   by?: (row: any) => string, empty: string, emptyPage?: string}} props `of`: see `useRead`; `emptyPage`: what a page
+ *   without rows says where further ones may have some
+ */
+export function List({ of, parts, query, empty, emptyPage = empty, ...table }) {
+  return html`<${Loaded} of=${of}>
+    ${({ data, next }) => html`
+      <${Table} ...${table} rows=${data} empty=${next ? emptyPage : empty} />
+      <${Pages} parts=${parts} query=${query} next=${next} />
+    `}
+  </${Loaded}>`;
+}
+
+/**
+ * The column with the buttons that change a row.
+ *
+ * @param {boolean} writes whether whoever is signed in may change any
+ * @param {(row: any) => any} buttons
+ * @returns {Column}
+ */
+export function changeColumn(writes, buttons) {
+  return { title: "Change", cell: (row) => (row.read_only ? "set in the configuration file" : writes && buttons(row)) };
 }
 
 /** A labelled input, select or textarea: `control` is a function of its id and its description's id. */

@@ -1,18 +1,18 @@
 /** Adapters: which there are, where they are loaded, which version a name leads to. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { toAddress, withQuery } from "../address.js";
+import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { compact, NONE } from "../format.js";
 import { html } from "../html.js";
-import { Heading, Loaded, Pages, Pairs, Table, Time } from "../parts.js";
+import { Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 import { AdapterUpload } from "./adapter-upload.js";
 
 export function Adapters({ parts, query }) {
   const { writes } = useSession();
   const [uploading, setUploading] = useState(false);
-  const read = useRead(withQuery("adapters", query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf("adapters", query));
   const columns = [
     { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["adapters", name])}>${name}</a>` },
     { title: "Description", cell: ({ description }) => description },
@@ -26,12 +26,8 @@ export function Adapters({ parts, query }) {
   const upload = html`<button type="button" onClick=${() => setUploading(true)}>Upload an adapter</button>`;
   return html`
     <${Heading} actions=${writes("adapters") && upload}>Adapters</${Heading}>
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Adapters" columns=${columns} rows=${data} empty="There is no adapter yet." />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Adapters" columns=${columns}
+      empty="There is no adapter yet." />
     ${uploading && html`<${AdapterUpload} onClose=${() => (setUploading(false), read.again())} />`}
   `;
 }

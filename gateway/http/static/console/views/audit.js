@@ -1,10 +1,10 @@
 /** Who changed what: every change with its values before and after, and whether the log is whole. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { withQuery } from "../address.js";
+import { pageOf } from "../address.js";
 import { count, shown, words } from "../format.js";
 import { html } from "../html.js";
-import { Filters, Heading, Loaded, Pages, Table, Time, useAction } from "../parts.js";
+import { Filters, Heading, List, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 const COLUMNS = [
@@ -20,16 +20,12 @@ export function Audit({ parts, query }) {
   const { me, operator } = useSession();
   const tenant = operator ? query.tenant : me.tenant;
   const path = tenant ? `tenants/${encodeURIComponent(tenant)}/audit` : "audit";
-  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf(path, query));
   return html`
     <${Heading}>Audit</${Heading}>
     ${operator && html`<${Verification} /><${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Changes" columns=${COLUMNS} rows=${data} empty=${next ? "None here; see the next page." : "Nothing was changed yet."} />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Changes" columns=${COLUMNS}
+      empty="Nothing was changed yet." emptyPage="None here; see the next page." />
   `;
 }
 

@@ -1,14 +1,14 @@
 /** Keys of a tenant: made, rotated, changed, revoked. A key itself is shown once. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { withQuery } from "../address.js";
+import { pageOf } from "../address.js";
 import { Change } from "../change.js";
 import { duration } from "../format.js";
 import { html } from "../html.js";
-import { CheckField, Dialog, Heading, Loaded, Pages, SelectField, Table, TextField, Time } from "../parts.js";
+import { changeColumn, CheckField, Dialog, Heading, List, SelectField, TextField, Time } from "../parts.js";
 import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
 import { useRead, useSession } from "../session.js";
-import { LOCKED, TenantNav } from "./tenants.js";
+import { TenantNav } from "./tenants.js";
 
 const DAY = 86_400;
 const SCOPES = {
@@ -26,7 +26,7 @@ export function Keys({ parts, query }) {
   const { writes, operator } = useSession();
   const [open, setOpen] = useState(null);
   const [made, setMade] = useState(null);
-  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf(path, query));
   const close = () => setOpen(null);
   const done = (answer) => (close(), setMade(answer?.key ?? null), read.again());
   const button = (dialog, key, title) =>
@@ -39,28 +39,19 @@ export function Keys({ parts, query }) {
     { title: "Last used", cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : "never") },
     { title: "Expires", cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : "never") },
     { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
-    {
-      title: "Change",
-      cell: (key) => {
-        if (key.read_only) return LOCKED;
-        if (!writes("keys")) return "";
-        if (key.operator && !operator) return "for operators only";
-        return html`<span class="buttons">
-          ${button(KeyChange, key, "Change")} ${button(Rotation, key, "Rotate")} ${button(Revocation, key, "Revoke")}
-        </span>`;
-      },
-    },
+    changeColumn(writes("keys"), (key) => {
+      if (key.operator && !operator) return "for operators only";
+      return html`<span class="buttons">
+        ${button(KeyChange, key, "Change")} ${button(Rotation, key, "Rotate")} ${button(Revocation, key, "Revoke")}
+      </span>`;
+    }),
   ];
   const make = html`<button type="button" onClick=${() => setOpen({ dialog: KeyChange, key: null })}>Make a key</button>`;
   return html`
     <${Heading} actions=${writes("keys") && make}>Keys of ${tenant}</${Heading}>
     <${TenantNav} tenant=${tenant} current="keys" />
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Keys" columns=${columns} rows=${data} by=${({ id }) => id} empty="There is no key yet." />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Keys" columns=${columns} by=${({ id }) => id}
+      empty="There is no key yet." />
     ${open && html`<${open.dialog} path=${path} apiKey=${open.key} onClose=${close} onDone=${done} />`}
     ${made && html`<${MadeKey} text=${made} onClose=${() => setMade(null)} />`}
   `;

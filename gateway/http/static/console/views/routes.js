@@ -1,13 +1,12 @@
 /** Routes: how requests for one name are shared, and how those on trial stand. */
 
 import { useEffect, useState } from "../../vendor/preact/hooks.js";
-import { toAddress, withQuery } from "../address.js";
+import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { count, milliseconds, share } from "../format.js";
 import { html } from "../html.js";
-import { CheckField, Heading, Loaded, Pages, Pairs, Table, TextField, Time } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, Loaded, Pairs, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
-import { LOCKED } from "./tenants.js";
 
 /** Milliseconds between two looks at a trial. */
 const PAUSE = 2000;
@@ -18,7 +17,7 @@ const pathOf = (kind, name) => `${kind}/${name.split("/").map(encodeURIComponent
 export function Routes({ parts, query }) {
   const { writes } = useSession();
   const [open, setOpen] = useState(null);
-  const read = useRead(withQuery("routes", query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf("routes", query));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
   const columns = [
@@ -27,24 +26,16 @@ export function Routes({ parts, query }) {
     { title: "Leads to", cell: ({ targets }) => shares(targets) },
     { title: "Shadow", cell: ({ shadow }) => (shadow ? `${shadow.percent} % copied to ${shadow.model}` : "") },
     { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
-    {
-      title: "Change",
-      cell: (route) =>
-        route.read_only
-          ? LOCKED
-          : writes("routes") &&
-            html`<button type="button" aria-label=${`Change ${route.name}`} onClick=${() => setOpen(route)}>Change</button>`,
-    },
+    changeColumn(
+      writes("routes"),
+      (route) => html`<button type="button" aria-label=${`Change ${route.name}`} onClick=${() => setOpen(route)}>Change</button>`,
+    ),
   ];
   const make = html`<button type="button" onClick=${() => setOpen({})}>Make a route</button>`;
   return html`
     <${Heading} actions=${writes("routes") && make}>Routes</${Heading}>
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Routes" columns=${columns} rows=${data} by=${({ name }) => name} empty="There is no route yet." />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Routes" columns=${columns} by=${({ name }) => name}
+      empty="There is no route yet." />
     ${open && html`<${RouteChange} name=${open.name} onClose=${close} onDone=${done} />`}
   `;
 }

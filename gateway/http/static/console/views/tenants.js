@@ -1,19 +1,16 @@
 /** Tenants, and what one may do. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { toAddress, withQuery } from "../address.js";
+import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { html } from "../html.js";
-import { CheckField, Heading, Loaded, Pages, Table, TextField } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, TextField } from "../parts.js";
 import { useRead, useSession } from "../session.js";
-
-/** What the configuration file owns cannot be changed here. */
-export const LOCKED = "set in the configuration file";
 
 export function Tenants({ parts, query }) {
   const { writes } = useSession();
   const [change, setChange] = useState(null);
-  const read = useRead(withQuery("tenants", query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf("tenants", query));
   const close = () => setChange(null);
   const done = () => (close(), read.again());
   const columns = [
@@ -22,24 +19,16 @@ export function Tenants({ parts, query }) {
     { title: "Weight", number: true, cell: ({ weight }) => weight },
     { title: "Class", cell: ({ service }) => service },
     { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
-    {
-      title: "Change",
-      cell: (tenant) =>
-        tenant.read_only
-          ? LOCKED
-          : writes("tenants") &&
-            html`<button type="button" aria-label=${`Change ${tenant.name}`} onClick=${() => setChange(tenant)}>Change</button>`,
-    },
+    changeColumn(
+      writes("tenants"),
+      (tenant) => html`<button type="button" aria-label=${`Change ${tenant.name}`} onClick=${() => setChange(tenant)}>Change</button>`,
+    ),
   ];
   const make = html`<button type="button" onClick=${() => setChange({})}>Make a tenant</button>`;
   return html`
     <${Heading} actions=${writes("tenants") && make}>Tenants</${Heading}>
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Tenants" columns=${columns} rows=${data} by=${({ name }) => name} empty="There is no tenant yet." />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Tenants" columns=${columns} by=${({ name }) => name}
+      empty="There is no tenant yet." />
     ${change && html`<${TenantChange} name=${change.name} onClose=${close} onDone=${done} />`}
   `;
 }

@@ -3,7 +3,7 @@
 import { toAddress, withQuery } from "../address.js";
 import { count, milliseconds, money, NONE, words } from "../format.js";
 import { html } from "../html.js";
-import { Filters, Heading, Loaded, Pages, Pairs, Table, Time } from "../parts.js";
+import { Filters, Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 const anyOf = (names) => [["", "Any"], ...names.map((name) => [name, name])];
@@ -44,12 +44,8 @@ export function Turns({ parts, query }) {
   return html`
     <${Heading}>Turns</${Heading}>
     <${Filters} parts=${parts} query=${query} fields=${fields} />
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Turns" columns=${columns} rows=${data} empty=${next ? "None of these here; see the next page." : "No turns."} />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Turns" columns=${columns}
+      empty="No turns." emptyPage="None of these here; see the next page." />
   `;
 }
 

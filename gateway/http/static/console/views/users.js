@@ -1,19 +1,19 @@
 /** Users of a tenant, as an identity provider knows them. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { withQuery } from "../address.js";
+import { pageOf } from "../address.js";
 import { Change } from "../change.js";
 import { html } from "../html.js";
-import { CheckField, Heading, Loaded, Pages, Table, TextField, Time } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
-import { LOCKED, TenantNav } from "./tenants.js";
+import { TenantNav } from "./tenants.js";
 
 export function Users({ parts, query }) {
   const tenant = parts[1];
   const path = `tenants/${encodeURIComponent(tenant)}/users`;
   const { writes } = useSession();
   const [open, setOpen] = useState(null);
-  const read = useRead(withQuery(path, query.cursor ? [["cursor", query.cursor]] : []));
+  const read = useRead(pageOf(path, query));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
   const button = (dialog, user, title) =>
@@ -25,25 +25,17 @@ export function Users({ parts, query }) {
     { title: "May", cell: ({ scopes }) => scopes?.join(", ") ?? "what its keys or tokens say" },
     { title: "Since", cell: ({ created_at }) => html`<${Time} at=${created_at || null} />` },
     { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
-    {
-      title: "Change",
-      cell: (user) => {
-        if (user.read_only) return LOCKED;
-        if (!writes("users")) return "";
-        return html`<span class="buttons">${button(UserChange, user, "Change")} ${button(UserDeletion, user, "Delete")}</span>`;
-      },
-    },
+    changeColumn(
+      writes("users"),
+      (user) => html`<span class="buttons">${button(UserChange, user, "Change")} ${button(UserDeletion, user, "Delete")}</span>`,
+    ),
   ];
   const make = html`<button type="button" onClick=${() => setOpen({ dialog: UserChange, user: null })}>Make a user</button>`;
   return html`
     <${Heading} actions=${writes("users") && make}>Users of ${tenant}</${Heading}>
     <${TenantNav} tenant=${tenant} current="users" />
-    <${Loaded} of=${read}>
-      ${({ data, next }) => html`
-        <${Table} caption="Users" columns=${columns} rows=${data} by=${({ id }) => id} empty="There is no user yet." />
-        <${Pages} parts=${parts} query=${query} next=${next} />
-      `}
-    </${Loaded}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Users" columns=${columns} by=${({ id }) => id}
+      empty="There is no user yet." />
     ${open && html`<${open.dialog} path=${path} user=${open.user} onClose=${close} onDone=${done} />`}
   `;
 }
