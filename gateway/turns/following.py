@@ -46,6 +46,10 @@ LINGER = 5.0
 """Seconds that a mirror stays after its last viewer has left."""
 
 
+class GatewayLost(Exception):
+    """A gateway was taken for dead before it had shown a turn."""
+
+
 class Mirror(Turn):
     """The local copy of a turn that another gateway runs."""
 
@@ -73,6 +77,11 @@ class _FollowedTurn:
     @property
     def last(self) -> int:
         return FIRST if self.mirror is None else self.mirror.log.last
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits for the first frame that none comes."""
+        self.known.set_exception(error)
+        self.known.exception()  # whoever asked may have gone
 
 
 class Followings:
@@ -103,10 +112,11 @@ class Followings:
         return following.mirror
 
     async def follow(self, id: str, tenant: str, gateway: str) -> Mirror | None:
-        """Follow a turn that `gateway` may run; return its mirror, or None if the gateway has no such turn or has died.
+        """Follow a turn that `gateway` may run; return its mirror, or None if the gateway has no such turn.
 
         Raises:
             ApiError: the turn was refused there before it began, or the gateway does not answer.
+            GatewayLost: the gateway counts as dead.
         """
         following = self._by_turn.get((tenant, id))
         if following is None:
@@ -162,8 +172,7 @@ class Followings:
             if refused.error is None:
                 following.known.set_result(None)
             else:
-                following.known.set_exception(refused.error)
-                following.known.exception()  # whoever asked may have gone
+                following.fail(refused.error)
         self._end(following)
 
     def tick(self, alive: Callable[[str], bool]) -> None:
@@ -218,7 +227,7 @@ class Followings:
         if following.mirror is not None:
             self._sending.begin(self._lost(following.mirror))
         elif not following.known.done():
-            following.known.set_result(None)
+            following.fail(GatewayLost())
 
     def _end(self, following: _FollowedTurn) -> None:
         key = (following.tenant, following.id)

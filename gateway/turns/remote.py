@@ -7,6 +7,7 @@ read here what is kept ─► ended: restored
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -25,7 +26,7 @@ from gateway.storage.connect import unavailable_without_redis
 from gateway.storage.presence import Presence
 from gateway.storage.seal import Seal
 from gateway.turns.feeds import Feeds
-from gateway.turns.following import Followings, Mirror
+from gateway.turns.following import Followings, GatewayLost, Mirror
 from gateway.turns.ids import ResponseIds, gateway_of
 from gateway.turns.mailbox import Mailbox
 from gateway.turns.messages import (
@@ -205,9 +206,10 @@ class RemoteTurns:
             if own or found.state is RecordState.DELETED or (gone and turn is None):
                 return None
             if await self._presence.alive(gateway):
-                mirror = await self._following.follow(id, tenant, gateway)
-                if mirror is not None or await self._presence.alive(gateway):
-                    return mirror
+                with contextlib.suppress(GatewayLost):
+                    mirror = await self._following.follow(id, tenant, gateway)
+                    if mirror is not None or await self._presence.alive(gateway):
+                        return mirror
             elif turn is not None:
                 _fail(turn)
                 if await self._records.lose(turn):

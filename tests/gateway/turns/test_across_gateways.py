@@ -17,7 +17,7 @@ import redis
 from openai.types.responses import Response
 
 from gateway.config.settings import ApiKeySettings, TenantSettings
-from gateway.storage.presence import GATEWAYS_KEY
+from gateway.storage.presence import GATEWAYS_KEY, Presence
 from gateway.turns.mailbox import Mailbox
 from gateway.turns.messages import FollowTurn, GatewayMessage, TurnFrame
 from gateway.turns.records import StoredTurn, TurnRecords
@@ -52,6 +52,25 @@ async def resume(served: Served, id: str, after: int = -1) -> list[dict[str, Any
     async with served.connect() as socket:
         await send(socket, type="response.resume", response_id=id, starting_after=after)
         return await until_end(lambda: receive(socket))
+
+
+def lose_first(kind: type[GatewayMessage], monkeypatch: pytest.MonkeyPatch) -> list[GatewayMessage]:
+    """Lose the first message of a kind that any gateway sends; the list holds it then."""
+    lost: list[GatewayMessage] = []
+    sends = Mailbox.send
+
+    async def send_later(self: Mailbox, gateway: str, message: GatewayMessage) -> None:
+        if isinstance(message, kind) and not lost:
+            lost.append(message)
+        else:
+            await sends(self, gateway, message)
+
+    monkeypatch.setattr(Mailbox, "send", send_later)
+    return lost
+
+
+async def _no_beat(self: Presence) -> None:
+    """In place of `Presence.beat`, for gateways that are to stay where they are."""
 
 
 async def started(socket: Any, **fields: Any) -> str:
@@ -98,22 +117,26 @@ class TestRunning:
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch, kind: type[GatewayMessage]
     ) -> None:
         """The first that asks for the turn, or the first that shows it: long before whoever waits is told so."""
-        lost: list[GatewayMessage] = []
-        sends = Mailbox.send
-
-        async def send_later(self: Mailbox, gateway: str, message: GatewayMessage) -> None:
-            if isinstance(message, kind) and not lost:
-                lost.append(message)
-            else:
-                await sends(self, gateway, message)
-
-        monkeypatch.setattr(Mailbox, "send", send_later)
+        lost = lose_first(kind, monkeypatch)
         async with two(serve) as (one, other), one.connect() as socket:
             id = await started(socket, **LONG)
             followed = await resume(other, id)
             own = await until_end(lambda: receive(socket))
             assert lost and followed[-1] == own[-1]
             assert text_of(followed) == text_of(own)
+
+    async def test_is_followed_by_a_gateway_that_has_just_begun(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before its first heartbeat has ended it knows of no other; the first that it asks is lost."""
+        lost = lose_first(FollowTurn, monkeypatch)
+        async with serve() as one, one.connect() as socket:
+            id = await started(socket, **LONG)
+            monkeypatch.setattr(Presence, "beat", _no_beat)
+            async with serve() as other:
+                followed = await resume(other, id)
+                own = await until_end(lambda: receive(socket))
+            assert lost and followed[-1] == own[-1]
 
     async def test_can_be_cancelled_from_anywhere(self, serve: Serve, frames: FrameEngine) -> None:
         """By a socket, and by HTTP, which waits for the end."""
