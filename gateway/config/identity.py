@@ -12,13 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from engine.tls import Certificate, client_context
+from gateway.config.origin import LOOPBACK
 from gateway.records.directory import Scope
 from gateway.records.section import Seconds, Section, SettingsError
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Supported signature algorithms: only asymmetric ones, as a shared secret that checks tokens could also make them."""
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class IssuerSettings(Section, frozen=True):
@@ -206,4 +205,4 @@ def safe_url(url: str) -> bool:
         host = parts.hostname
     except ValueError:
         return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK))
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK))
