@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import shutil
 import socket
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 import uvicorn
 from msgspec import Struct
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, expect, sync_playwright
@@ -312,9 +314,11 @@ class ScriptedServer:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
 
-    def write_feedback(self) -> None:
-        """Write feedback, as a gateway does every second."""
+    def feedback(self) -> list[dict[str, Any]]:
+        """Write feedback, as a gateway does every second; returns all that Redis has, the oldest first."""
         asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
+        with redis.Redis.from_url(self._redis_url) as client:
+            return [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
 
     def release(self) -> None:
         """Let the held answer go on."""

@@ -1,4 +1,4 @@
-"""The chat page in a real browser: what its user sees, and what happens when connections break."""
+"""The chat page in a real browser: what its user sees."""
 
 from __future__ import annotations
 

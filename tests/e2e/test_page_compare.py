@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-import redis
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.errors import Unavailable
@@ -43,9 +41,7 @@ def compare(page: Page, *names: str, blind: bool = False) -> Locator:
     return page.locator(".lane")
 
 
-def test_others_answer_side_by_side_and_the_preferred_one_is_gone_on_from(
-    tab: Visit, server: ScriptedServer, redis_url: str
-) -> None:
+def test_others_answer_side_by_side_and_the_preferred_one_is_gone_on_from(tab: Visit, server: ScriptedServer) -> None:
     """All at once, each with its cost; one opinion with the ids of both sides; all answers stay."""
     script(server, hold_at=8)
     ask(tab.page, "before")
@@ -74,10 +70,7 @@ def test_others_answer_side_by_side_and_the_preferred_one_is_gone_on_from(
 
     first, asked, small, large = sorted(server.pipeline.turns, key=lambda turn: order(turn.request.model))
     assert [turn.request.previous_response_id for turn in (asked, small, large)] == [first.id] * 3
-    server.write_feedback()
-    with redis.Redis.from_url(redis_url) as client:
-        (_, fields), *_ = client.xrevrange("rh1:route-feedback:{demo}")
-    noted = json.loads(fields[b"feedback"])
+    noted = server.feedback()[-1]
     assert (noted["response"], noted["signal"], noted["tier"]) == (large.id, "preferred", "large")
     assert noted["over"] == [{"response": asked.id, "tier": "medium"}, {"response": small.id, "tier": "small"}]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import redis
 from playwright.sync_api import expect
 
 from gateway.errors import EngineFailed
@@ -14,7 +11,7 @@ from tests.e2e.page import answered, ask, connected, reload
 pytestmark = needs_chromium
 
 
-def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
+def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer) -> None:
     """The last one counts, and pressed again it is taken back; what the server does not take is not shown as taken. An
     answer that failed has none."""
     server.pipeline.answers["broken"] = Answer(failure=EngineFailed("it broke"))
@@ -32,18 +29,13 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
     reload(tab.page)
     connected(tab.page)
     expect(bad).to_have_attribute("aria-pressed", "true")
-    server.write_feedback()
-    with redis.Redis.from_url(redis_url) as client:
-        noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
     response = server.pipeline.turns[-1].id
-    assert [(each["response"], each["signal"]) for each in noted[-2:]] == [(response, "up"), (response, "down")]
+    noted = [(each["response"], each["signal"]) for each in server.feedback()]
+    assert noted[-2:] == [(response, "up"), (response, "down")]
 
     bad.click()
     expect(bad).to_have_attribute("aria-pressed", "false")
-    server.write_feedback()
-    with redis.Redis.from_url(redis_url) as client:
-        (_, fields), *_ = client.xrevrange("rh1:route-feedback:{demo}")
-    assert json.loads(fields[b"feedback"])["signal"] == "withdrawn"
+    assert server.feedback()[-1]["signal"] == "withdrawn"
     bad.click()
     expect(bad).to_have_attribute("aria-pressed", "true")
 
@@ -54,7 +46,7 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
     expect(tab.page.get_by_text("Not taken", exact=True)).to_have_count(0)
 
 
-def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
+def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer) -> None:
     """Which is offered with the thumb down only, can be taken back, and survives a reload."""
     ask(tab.page, "question")
     answered(tab.page)
@@ -74,9 +66,6 @@ def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer
     expect(slow).to_have_attribute("aria-pressed", "false")
     tab.page.get_by_role("button", name="Good answer").click()
     expect(reasons).to_be_hidden()
-    server.write_feedback()
-    with redis.Redis.from_url(redis_url) as client:
-        noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
-    mine = [each for each in noted if each["response"] == server.pipeline.turns[-1].id]
+    mine = [each for each in server.feedback() if each["response"] == server.pipeline.turns[-1].id]
     said = [(each["signal"], each.get("reason")) for each in mine]
     assert said == [("down", None), ("down", "wrong"), ("down", "too_slow"), ("down", None), ("up", None)]
