@@ -72,25 +72,25 @@ class GatewayStage:
         if subject.name in (STUB, FRAMES):
             yield self.stub_port, []
             return
-        with getattr(self, f"_{subject.name.partition(',')[0]}")() as (port, pid):
+        with getattr(self, f"_{subject.name.partition(',')[0]}")(subject) as (port, pid):
             yield port, [pid]
 
-    def _starlette(self) -> Started:
+    def _starlette(self, _: GatewaySubject) -> Started:
         command = [sys.executable, "-m", "bench.echo", "--chunks", str(CHUNKS), "--port"]
         return listening(lambda port: [*command, str(port)])
 
-    def _roundhouse(self) -> Started:
+    def _roundhouse(self, subject: GatewaySubject) -> Started:
         lines = ["[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000"]
         for tier in TIERS:
             address = f"unix://{self.folder / tier}.sock"
             lines += ["[[pools]]", f'tier = "{tier}"', f'name = "stub-{tier}"', f'model = "{DEMO / "model"}"']
             lines += [f'engines = ["{address}"]']
-        return gateway(self.folder, shared_settings(self.folder, KEY) + "\n".join(lines))
+        return gateway(self.folder, shared_settings(self.folder, KEY) + "\n".join(lines), subject.processes)
 
-    def _litellm(self) -> Started:
+    def _litellm(self, _: GatewaySubject) -> Started:
         return litellm(self.folder, self.stub_port, KEY)
 
-    def _portkey(self) -> Started:
+    def _portkey(self, _: GatewaySubject) -> Started:
         script = PEERS / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
         return listening(
             lambda port: ["node", str(script), f"--port={port}", "--headless"],

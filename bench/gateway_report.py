@@ -22,6 +22,8 @@ class GatewaySubject(msgspec.Struct, frozen=True):
     model: str = "auto"
     behind: str | None = None
     """Name of the stub, `STUB` or `FRAMES`, that stands behind the gateway."""
+    processes: int = 1
+    """Processes of ours that share the port."""
 
 
 STUB, FRAMES = "stub", "stub, frames"
@@ -39,6 +41,14 @@ SUBJECTS = {
             path="/v1/responses",
             headers=(f"Authorization: Bearer {KEY}",),
             behind=FRAMES,
+        ),
+        GatewaySubject(
+            "roundhouse, two processes",
+            "responses",
+            path="/v1/responses",
+            headers=(f"Authorization: Bearer {KEY}",),
+            behind=FRAMES,
+            processes=2,
         ),
         GatewaySubject(
             "portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai"), behind=STUB

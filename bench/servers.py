@@ -82,12 +82,15 @@ def redis_server(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def gateway(folder: Path, settings: str) -> contextlib.AbstractContextManager[tuple[int, int]]:
-    """Start `roundhouse serve` with these settings, in TOML without `[server]`; gives its port and process id."""
+def gateway(folder: Path, settings: str, processes: int = 1) -> contextlib.AbstractContextManager[tuple[int, int]]:
+    """Start `roundhouse serve` with these settings, in TOML without `[server]`; gives its port and process id.
+
+    `processes` gateway processes share the port.
+    """
 
     def command(port: int) -> list[str]:
         file = folder / "roundhouse.toml"
-        file.write_text(f"[server]\nport = {port}\n{settings}")
+        file.write_text(f"[server]\nport = {port}\ngateways = {processes}\n{settings}")
         return [sys.executable, "-c", "from gateway.cli.root import main; main()", "serve", "--config", str(file)]
 
     return listening(command, ready="/readyz")
