@@ -134,20 +134,25 @@ class Ledger:
         if entry is None:
             return
         self._number += 1
-        numbered = Numbered(self._number, entry)
-        # Numbers reach Redis in order: while some wait in memory, later ones do too.
-        if self._journal is not None and not self._memory:
-            try:
-                self._journal.append(_encoder.encode(numbered))
-                return
-            except OSError as error:
-                log.error("usage journal: not written", extra={"error": str(error)})
         if len(self._memory) < MAX_IN_MEMORY:
-            self._memory.append(numbered)
-        else:
-            self.dropped += 1
-            if self.dropped == 1 or self.dropped % 1000 == 0:
-                log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
+            # Numbers reach Redis in order: while some wait in memory, later ones wait behind them.
+            self._memory.append(Numbered(self._number, entry))
+            self._save()
+            return
+        self.dropped += 1
+        if self.dropped == 1 or self.dropped % 1000 == 0:
+            log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
+
+    def _save(self) -> None:
+        """Move what waits in memory to the journal, as far as the disk takes it."""
+        while self._memory and self._journal is not None:
+            try:
+                self._journal.append(_encoder.encode(self._memory[0]))
+            except OSError as error:
+                if len(self._memory) == 1:
+                    log.error("usage journal: not written", extra={"error": str(error)})
+                return
+            self._memory.popleft()
 
     def search(self) -> None:
         """Search for dead writers' journals with the next flush."""
@@ -177,6 +182,7 @@ class Ledger:
     async def flush(self) -> bool:
         """Write what has ended to Redis and checkpoint what runs. Return whether Redis has taken everything."""
         async with self._flushing:  # two at once would forget the same entries twice
+            self._save()
             done = await self._write()
             if self._journal is not None:
                 await self._keep(self._journal, done)
@@ -199,7 +205,8 @@ class Ledger:
                 batch = list(islice(self._memory, _BATCH))
                 if not await self._send(self._writer, batch):
                     break
-                for _ in batch:
+                # A turn that ended meanwhile may have moved some to the journal; Redis does not count them twice.
+                while self._memory and self._memory[0].number <= batch[-1].number:
                     self._memory.popleft()
             self._answered(None)
         except (RedisError, OSError) as error:

@@ -162,7 +162,12 @@ class StreamClient(Client):
             task.cancel()
         if task.cancelled():
             raise ConnectionAbortedError
-        task.result()
+        try:
+            task.result()
+        except AttributeError as error:
+            if error.name != "getpeername":
+                raise
+            raise ConnectionError("the gateway ended while anyio still asked the socket for its peer") from error
 
     async def _stream(self, answer: Answer, key: str, url: str) -> None:
         case = answer.record.case

@@ -18,7 +18,6 @@ from time import monotonic
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from engine.adapters.registry import AdapterRegistry
 from gateway.config.settings import DEMO
@@ -182,13 +181,16 @@ output = 1000000
 
     async def learn_id(self, number: int) -> None:
         """Find out the id of a gateway that has just started, which its responses' ids hold."""
-        async with asyncio.timeout(START_SECONDS):
-            while True:
-                status, _, answer = await self.ask(number, PING)
-                if status == 200:
-                    self.ids[number] = gateway_of(answer["id"]) or ""
-                    return
-                await asyncio.sleep(0.2)
+        deadline = monotonic() + START_SECONDS
+        while True:
+            status, _, answer = await self.ask(number, PING)
+            if status == 200:
+                self.ids[number] = gateway_of(answer["id"]) or ""
+                return
+            if monotonic() > deadline:
+                self.kept = True
+                raise TimeoutError(f"gateway {number} ({self.gateways[number].log}) answers {status}: {answer}")
+            await asyncio.sleep(0.2)
 
     async def ask(
         self, number: int, body: Mapping[str, Any], path: str = "/v1/responses", *, tenant: str = "demo"
@@ -202,8 +204,7 @@ output = 1000000
     async def redis_config(self, name: str, value: str) -> None:
         """Set one of Redis' options."""
         async with Redis.from_url(self.redis.url) as client:
-            with contextlib.suppress(RedisError):
-                await client.config_set(name, value)
+            await client.config_set(name, value)
 
 
 async def _unready(gateway: GatewayProcess) -> str | None:

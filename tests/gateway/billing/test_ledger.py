@@ -35,6 +35,7 @@ from gateway.billing.ledger import Ledger
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.config.settings import UsageSettings
 from gateway.storage.replicas import Replicas
+from tests.chaos.processes import full_disk
 from tests.conftest import redis_server
 from tests.lost_writes import lose_since, remember
 from tests.redis_topologies import replicated
@@ -191,6 +192,28 @@ class TestLedger:
                 await other.adopt()
                 assert not other.waiting
                 assert sorted(one.turn for one in await entered(redis)) == ["resp_1", "resp_2", "resp_3"]
+
+    @pytest.mark.parametrize("after", ["a turn", "a flush"])
+    async def test_a_disk_that_has_room_again_takes_what_waited_in_memory(self, tmp_path: Path, after: str) -> None:
+        """Also while Redis is away, so that a process that is killed then loses nothing."""
+        server = redis_server()
+        with server as url:
+            async with client(url) as redis:
+                ledger = Ledger(redis, UsageSettings(), tmp_path)
+                await asyncio.to_thread(server.stop)
+                ledger.close("resp_1", entry(1))
+                with full_disk(os.getpid()):
+                    ledger.close("resp_2", entry(2))
+                    ledger.close("resp_3", entry(3))
+                if after == "a turn":
+                    ledger.close("resp_4", entry(4))
+                else:
+                    assert not await ledger.flush()
+                die(ledger)
+                await asyncio.to_thread(server.start)
+                await Ledger(redis, UsageSettings(), tmp_path).adopt()
+                turns = ["resp_1", "resp_2", "resp_3", *(["resp_4"] if after == "a turn" else [])]
+                assert [one.turn for one in await entered(redis)] == turns
 
     @pytest.mark.parametrize("disk", [True, False])
     async def test_who_flushes_at_the_same_time_writes_once(self, redis_url: str, tmp_path: Path, disk: bool) -> None:
