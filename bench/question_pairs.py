@@ -67,8 +67,14 @@ def read(path: Path) -> list[Pair]:
     return [pair for pair in pairs if max(len(pair.a), len(pair.b)) <= MAX_CHARACTERS]
 
 
-def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Vectors]) -> QuestionPool:
-    """Return the questions of one part, with their nearest others."""
+def split(
+    pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Vectors], *, one_in: int = 1
+) -> QuestionPool:
+    """Return the questions of one part, with their nearest others.
+
+    Args:
+        one_in: keep one in so many components, where all would take too long.
+    """
     every = sorted({text for pair in pairs for text in (pair.a, pair.b)})
     place = {text: index for index, text in enumerate(every)}
     components = _join(len(every), ((place[pair.a], place[pair.b]) for pair in pairs))
@@ -78,7 +84,8 @@ def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Ve
     side: dict[int, int] = {}
     for index, component in enumerate(components):
         if component not in side:
-            side[component] = hashlib.sha256(every[index].encode()).digest()[0] % 2
+            digest = hashlib.sha256(every[index].encode()).digest()
+            side[component] = digest[0] % 2 if digest[1] % one_in == 0 else -1
     chosen = [index for index, component in enumerate(components) if side[component] == wanted]
     texts = [every[index] for index in chosen]
     members: dict[int, list[int]] = defaultdict(list)

@@ -31,7 +31,7 @@ from bench.semantic_policies import (
     same,
     simulate,
 )
-from bench.semantic_report import ReaderVerdict, Truth
+from bench.semantic_report import Interval, ReaderVerdict
 from cache.semantic.guards import guard
 from cache.semantic.model import shipped
 
@@ -74,11 +74,11 @@ class Audit:
             self._known[pair] = f"{label} {'refused' if refused else 'passed'} {place}"
         return self._known[pair]
 
-    def truth(self, outcomes: Sequence[SemanticOutcome]) -> Truth:
-        """Wrong answers per request: each stratum's share of wrong ones, with half a wrong one added to keep an empty
-        one from being sure, times how often it was served."""
+    def truth(self, outcomes: Sequence[SemanticOutcome]) -> tuple[float, Interval]:
+        """Return the share of the hits that is wrong, with a 95 % interval: each stratum's share of wrong ones, with
+        half a wrong one added to keep an empty one from being sure, times how often it was served."""
         served = Counter(self.stratum(*pair) for outcome in outcomes for pair in outcome.served)
-        requests = sum(outcome.requests for outcome in outcomes)
+        hits = max(1, sum(served.values()))
         error = variance = 0.0
         for name, count in served.items():
             wrong, read = self._read.get(name, (0, 0))
@@ -86,11 +86,11 @@ class Audit:
             error += count * share
             variance += count**2 * share * (1 - share) / (read + 1)
         half = 1.96 * math.sqrt(variance)
-        return Truth(error / requests, max(0.0, error - half) / requests, (error + half) / requests)
+        return error / hits, (max(0.0, error - half) / hits, (error + half) / hits)
 
 
 def sample(
-    pool: QuestionPool, streams: Sequence[list[int]], deltas: Sequence[float], each: int, seed: int
+    pool: QuestionPool, streams: Sequence[list[int]], cutoffs: Sequence[float], each: int, seed: int
 ) -> list[Reading]:
     """Draw up to `each` pairs of every stratum."""
     profiles, model = Profiles(pool.texts), shipped()
@@ -98,7 +98,7 @@ def sample(
     pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for number, requests in enumerate(streams):
         policies: list[SemanticPolicy] = [
-            *(Roundhouse(model, profiles, delta=delta, seed=number) for delta in deltas),
+            *(Roundhouse(model, profiles, promise=0.2, seed=number, cutoff=cutoff) for cutoff in cutoffs),
             *(GlobalThreshold(threshold) for threshold in _SAMPLED_THRESHOLDS),
         ]
         for policy in policies:
@@ -133,14 +133,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="the pairs to be read, in JSON lines")
     parser.add_argument("unfit", type=int, nargs="*", help="numbers of the pairs whose answer would not serve")
     parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--one-in", type=int, default=1, help="keep one in so many of the questions")
     parser.add_argument("--each", type=int, default=24, help="pairs of each stratum")
     parser.add_argument("--seeds", type=int, default=4, help="number of streams")
     arguments = parser.parse_args(argv)
     if arguments.what == "sample":
         pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))
-        pool = question_pairs.split(pairs, "test", embed)
+        pool = question_pairs.split(pairs, "test", embed, one_in=arguments.one_in)
         streams = [question_pairs.draw(pool, QuestionStream(), seed) for seed in range(arguments.seeds)]
-        readings = sample(pool, streams, (0.005, 0.01, 0.02, 0.05), arguments.each, 0)
+        readings = sample(pool, streams, (0.3, 0.5, 0.7, 0.85, 0.95), arguments.each, 0)
         arguments.file.write_bytes(b"\n".join(map(msgspec.json.encode, readings)) + b"\n")
         print(f"wrote {len(readings)} pairs to {arguments.file}")
         return

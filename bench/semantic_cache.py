@@ -2,9 +2,9 @@
 
     ROUNDHOUSE_BENCH_DATA=/path/to/data OMP_NUM_THREADS=1 python -m bench.semantic_cache
 
-reads `qqp_pairs.jsonl.gz` there; `--pairs` names another file. The shipped model was fitted on the calibration part;
-thresholds are chosen on it by the same rule as our cutoffs, and once more on the test part itself, as an oracle. All
-methods meet the same requests. Embeddings take minutes the first time.
+reads `qqp_pairs.jsonl.gz` there; `--pairs` names another file. The shipped model was fitted on the calibration part,
+everything here is from the test part. All methods meet the same requests, once as they are labelled and once with
+edited questions among them. Embeddings take minutes the first time.
 """
 
 from __future__ import annotations
@@ -21,45 +21,47 @@ from bench.question_edits import KINDS, edits
 from bench.question_pairs import QuestionPool, QuestionStream
 from bench.report import options, publish
 from bench.semantic_audit import Audit, known
-from bench.semantic_model import DELTAS, upper
 from bench.semantic_policies import (
     GlobalThreshold,
+    GuardedThreshold,
     PerEntry,
-    Perfect,
     Profiles,
+    Refusals,
     Roundhouse,
     SemanticOutcome,
     SemanticPolicy,
+    same,
     simulate,
 )
 from bench.semantic_report import (
-    Adversarial,
-    Ceilings,
-    ReaderVerdict,
+    EditRow,
+    GuardRow,
+    PromiseRow,
+    ReadRow,
     SemanticResult,
     SemanticRow,
-    TrafficVariant,
     markdown,
     plot,
 )
-from cache.semantic.decision import Action, Exploration, SemanticCandidate, ServingTerms, decide
+from cache.semantic.decision import EXPLORED, SemanticCandidate, ServingTerms, decide
 from cache.semantic.entry import EntryState, Observation
+from cache.semantic.evidence import Evidence, PromiseStanding, report, standing
+from cache.semantic.guards import GUARDS
 from cache.semantic.model import CorrectnessModel, offset_of, shipped
 from cache.semantic.profile import profile
 
-THRESHOLDS = tuple(round(0.8 + 0.0025 * step, 4) for step in range(80))
-VARIANTS = {
-    "as above": QuestionStream(),
-    "60 % one-off": QuestionStream(one_off=0.6),
-    "80 % one-off": QuestionStream(one_off=0.8),
-    "popularity falls off slowly (zipf 0.7)": QuestionStream(zipf=0.7),
-    "popularity falls off fast (zipf 1.3)": QuestionStream(zipf=1.3),
-    "popular by chance": QuestionStream(bias=0.0),
-    "a quarter of the traffic": QuestionStream(requests=5000),
-}
+PROMISES = (0.01, 0.02, 0.05)
+TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""Wrong answers per hit of the tables in hindsight."""
+THRESHOLDS = tuple(round(0.8 + 0.01 * step, 2) for step in range(20))
+CUTOFFS = tuple(round(1 / (1 + float(np.exp(2.5 - 0.5 * step))), 3) for step in range(13))
+"""Lower bounds of the model, evenly spaced in logits."""
 EDITED = 0.05
 """Share of edited questions in the stream with edits."""
 _TRUSTED = tuple(Observation(1.0, True) for _ in range(20))
+
+Sweep = Callable[[float], list[SemanticOutcome]]
+"""A method's outcomes on all streams with one setting."""
 
 
 def run(
@@ -69,102 +71,130 @@ def run(
     return [simulate(pool, requests, policy(seed)) for seed, requests in enumerate(streams)]
 
 
-def calibrated_threshold(sweep: Callable[[float], list[SemanticOutcome]], delta: float) -> float:
-    """Return the lowest threshold from which on the error stays within the bound, by the rule of our cutoffs."""
-    best = 1.01
-    for threshold in reversed(THRESHOLDS):
-        if upper(sweep(threshold)) > delta:
-            break
-        best = threshold
-    return best
+def best(
+    sweep: Sweep, settings: Sequence[float], wrong: Callable[[list[SemanticOutcome]], float], target: float
+) -> tuple[float | None, list[SemanticOutcome]]:
+    """Return the setting with the most hits among those whose wrong share, by a measure, is within the target, and its
+    outcomes; without one, outcomes in which nothing is served."""
+    fitting = [setting for setting in settings if wrong(sweep(setting)) <= target]
+    if not fitting:
+        return None, [SemanticOutcome(requests=outcome.requests) for outcome in sweep(settings[0])]
+    chosen = max(fitting, key=lambda setting: hits(sweep(setting)))
+    return chosen, sweep(chosen)
 
 
-def oracle_threshold(sweep: Callable[[float], list[SemanticOutcome]], error: float) -> float:
-    """Return the threshold with the most hits among those with at most that error, chosen on the test streams."""
-    fitting = [threshold for threshold in THRESHOLDS if _share(sweep(threshold), "wrong") <= error]
-    return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
+def hits(outcomes: Sequence[SemanticOutcome]) -> float:
+    """Return the hits per request."""
+    return sum(outcome.hits for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
 
 
-def hits_at(
-    sweep: Callable[[float], list[SemanticOutcome]],
-    error: float,
-    measure: Callable[[Sequence[SemanticOutcome]], float] | None = None,
-) -> float:
-    """The hit rate of a threshold with just that error on the test streams, between the two nearest that were tried.
-
-    Args:
-        measure: the error of outcomes, by default wrong answers per request by the labels.
-    """
-    measured = measure or (lambda outcomes: _share(outcomes, "wrong"))
-    curve = sorted((measured(sweep(threshold)), _share(sweep(threshold), "hits")) for threshold in THRESHOLDS)
-    return float(np.interp(error, [wrong for wrong, _ in curve], [hits for _, hits in curve]))
+def wrong_per_hit(outcomes: Sequence[SemanticOutcome]) -> float:
+    """Return the share of wrong hits, by the labels."""
+    return sum(outcome.wrong for outcome in outcomes) / max(1, sum(outcome.hits for outcome in outcomes))
 
 
-def compare(
-    pool: QuestionPool,
-    streams: Sequence[list[int]],
-    calibration: QuestionPool,
-    model: CorrectnessModel,
-    seeds: int,
-    verdicts: Sequence[ReaderVerdict],
+def promised(
+    pool: QuestionPool, streams: Sequence[list[int]], model: CorrectnessModel, profiles: Profiles
 ) -> list[SemanticRow]:
-    """Return the results of every method at every bound."""
-    calibrating = [question_pairs.draw(calibration, QuestionStream(), 100 + seed) for seed in range(seeds)]
-    on_calibration = functools.cache(lambda t: run(calibration, calibrating, lambda _: GlobalThreshold(t)))
-    on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
-    profiles = Profiles(pool.texts)
-    audit = Audit(pool, profiles, verdicts)
+    """Return what ours serves under each promise, from nothing on."""
     rows = []
-    for delta in DELTAS:
-        ours, estimates = ours_on(pool, streams, model, profiles, delta)
-        error = _share(ours, "wrong")
-        threshold = calibrated_threshold(on_calibration, delta)
-        same_error = oracle_threshold(on_test, error)
-        bound = oracle_threshold(on_test, delta)
-        learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
-        own = SemanticRow.of("ours", delta, ours, rival=hits_at(on_test, error))
-        own.estimate = float(np.mean(estimates))
-        own.truth = audit.truth(ours)
-        own.true_rival = hits_at(on_test, own.truth.error, lambda outcomes: audit.truth(outcomes).error)
-        rows += [
-            own,
-            SemanticRow.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
-            SemanticRow.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
-            SemanticRow.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
-            SemanticRow.of("per entry (vCache's way)", delta, learning),
-        ]
-        print(*rows[-5:], sep="\n")
+    for promise in PROMISES:
+        policies = [Roundhouse(model, profiles, promise=promise, seed=seed) for seed in range(len(streams))]
+        outcomes = [simulate(pool, *each) for each in zip(streams, policies, strict=True)]
+        row = SemanticRow.of("ours", promise, outcomes)
+        compared = sum(policy.decisions[f"explore.{kind}"] for policy in policies for kind in ("unproven", "sampled"))
+        row.compared = compared / row.requests
+        row.bands = report(policies[0].evidence, model.bands, promise)
+        rows.append(row)
     return rows
 
 
-def ceilings(pool: QuestionPool, streams: Sequence[list[int]]) -> Ceilings:
-    """Return the hit rates that no verifier of the five nearest candidates can exceed."""
-    profiles = Profiles(pool.texts)
-    return Ceilings(
-        alone=_share(run(pool, streams, lambda _: Perfect(pool)), "hits"),
-        guarded=_share(run(pool, streams, lambda _: Perfect(pool, profiles)), "hits"),
-    )
+def methods(
+    pool: QuestionPool, streams: Sequence[list[int]], model: CorrectnessModel, profiles: Profiles, refusals: Refusals
+) -> dict[str, tuple[Sweep, Sequence[float]]]:
+    """Return each method, to be run with one of its settings."""
+
+    def ours(cutoff: float) -> list[SemanticOutcome]:
+        return run(pool, streams, lambda seed: Roundhouse(model, profiles, promise=0.2, seed=seed, cutoff=cutoff))
+
+    return {
+        "threshold": (functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t))), THRESHOLDS),
+        "threshold behind the guards": (
+            functools.cache(lambda t: run(pool, streams, lambda _: GuardedThreshold(t, refusals))),
+            THRESHOLDS,
+        ),
+        "ours": (functools.cache(ours), CUTOFFS),
+        "per entry (vCache's way)": (
+            functools.cache(lambda delta: run(pool, streams, lambda seed: PerEntry(delta, seed))),
+            (0.01, 0.05, 0.2),
+        ),
+    }
 
 
-def ours_on(
-    pool: QuestionPool,
-    streams: Sequence[list[int]],
-    model: CorrectnessModel,
-    profiles: Profiles,
-    delta: float,
-    *,
-    mistakes: float = 0.0,
-    exploration: Exploration = Exploration(),  # noqa: B008  frozen
-) -> tuple[list[SemanticOutcome], list[float]]:
-    """Run ours; also returns its monitor's estimates of the error of each stream."""
-    made: list[Roundhouse] = []
+def in_hindsight(swept: dict[str, tuple[Sweep, Sequence[float]]]) -> list[SemanticRow]:
+    """Return the most that each method can serve within each target, by the labels."""
+    rows = []
+    for target in TARGETS:
+        for method, (sweep, settings) in swept.items():
+            setting, outcomes = best(sweep, settings, wrong_per_hit, target)
+            rows.append(SemanticRow.of(method, target, outcomes, setting=setting))
+    return rows
 
-    def policy(seed: int) -> Roundhouse:
-        made.append(Roundhouse(model, profiles, delta=delta, seed=seed, mistakes=mistakes, exploration=exploration))
-        return made[-1]
 
-    outcomes = run(pool, streams, policy)
-    return outcomes, [policy.monitor.estimate().error for policy in made]
+def by_reading(swept: dict[str, tuple[Sweep, Sequence[float]]], audit: Audit) -> list[ReadRow]:
+    """Return the most that each method can serve within each target, by the read sample."""
+    rows = []
+    for target in TARGETS:
+        for method in ("threshold", "threshold behind the guards", "ours"):
+            sweep, settings = swept[method]
+            setting, outcomes = best(sweep, settings, lambda served: audit.truth(served)[0], target)
+            share, interval = audit.truth(outcomes)
+            rows.append(
+                ReadRow(
+                    method=method,
+                    target=target,
+                    setting=setting,
+                    hit_rate=hits(outcomes),
+                    by_label=wrong_per_hit(outcomes),
+                    by_reading=share,
+                    interval=interval,
+                )
+            )
+    return rows
+
+
+def guard_rows(
+    pools: dict[str, QuestionPool],
+    streams: dict[str, list[list[int]]],
+    refusals: dict[str, Refusals],
+    target: float = 0.1,
+) -> list[GuardRow]:
+    """Return what each guard is worth behind a threshold."""
+
+    def best_hits(traffic: str, without: frozenset[str]) -> float:
+        pool, first, refused = pools[traffic], streams[traffic][:1], refusals[traffic]
+        sweep = functools.cache(lambda t: run(pool, first, lambda _: GuardedThreshold(t, refused, without)))
+        return hits(best(sweep, THRESHOLDS[::2], wrong_per_hit, target)[1])
+
+    natural = pools["natural"]
+    asked = {question for requests in streams["natural"] for question in requests}
+    alone: list[str] = [
+        next(iter(found))
+        for question in sorted(asked)
+        for other, cosine in natural.neighbours[question][:1]
+        if cosine >= 0.8
+        and same(natural, question, other)
+        and len(found := refusals["natural"].of(question, other)) == 1
+    ]
+    return [
+        GuardRow(
+            guard=name,
+            refused=alone.count(name),
+            natural=best_hits("natural", frozenset({name})),
+            edited=best_hits("edited", frozenset({name})),
+        )
+        for name in ["none", *GUARDS]
+    ]
 
 
 def with_edits(
@@ -201,14 +231,14 @@ def with_edits(
     return bigger, longer
 
 
-def adversarial(
+def edits_alone(
     pool: QuestionPool,
     model: CorrectnessModel,
     embed: Callable[[Sequence[str]], Vectors],
-    thresholds: dict[float, float],
+    thresholds: Sequence[float],
     count: int,
-) -> list[Adversarial]:
-    """Count edits that are answered by their source, at the loosest bound, even if the source is trusted for years."""
+) -> list[EditRow]:
+    """Count edits that some promise could answer by their source, even if the source is trusted for years."""
     rows = []
     trusted = offset_of(_TRUSTED, model.sigma)
     for kind in KINDS:
@@ -226,104 +256,90 @@ def adversarial(
                 offset=trusted,
                 support=len(_TRUSTED),
             )
-            decision = decide(
-                profile(edit.text),
-                [source],
-                model=model,
-                terms=ServingTerms(delta=max(DELTAS), exploration=Exploration(verified=0)),
-                draw=0.5,
-            )
-            served += decision.action is Action.SERVE
+            terms = ServingTerms(max_wrong_hits=0.02, evidence=Evidence())
+            served += decide(profile(edit.text), [source], model=model, terms=terms, draw=0.5).band is not None
         rows.append(
-            Adversarial(
+            EditRow(
                 kind=kind,
                 questions=len(made),
                 ours=served,
-                thresholds={str(delta): int((cosines >= threshold).sum()) for delta, threshold in thresholds.items()},
+                thresholds={str(threshold): int((cosines >= threshold).sum()) for threshold in thresholds},
             )
         )
     return rows
 
 
-def sensitivity(
-    pool: QuestionPool, model: CorrectnessModel, seeds: int, delta: float, threshold: float
-) -> list[TrafficVariant]:
-    """Run ours and the calibrated threshold on other kinds of traffic, and ours with a worse comparison of answers."""
-    profiles = Profiles(pool.texts)
-    rows = []
-    for name, stream in VARIANTS.items():
-        streams = [question_pairs.draw(pool, stream, seed) for seed in range(seeds)]
-        ours, _ = ours_on(pool, streams, model, profiles, delta)
-        fixed = run(pool, streams, lambda _: GlobalThreshold(threshold))
-        rows.append(
-            TrafficVariant(
-                name, SemanticRow.of("ours", delta, ours), SemanticRow.of("threshold, calibrated", delta, fixed)
-            )
-        )
-    streams = [question_pairs.draw(pool, QuestionStream(), seed) for seed in range(seeds)]
-    fixed_row = rows[0].threshold
-    for mistakes in (0.02, 0.05):
-        ours, _ = ours_on(pool, streams, model, profiles, delta, mistakes=mistakes)
-        rows.append(
-            TrafficVariant(f"{mistakes:.0%} of comparisons wrong", SemanticRow.of("ours", delta, ours), fixed_row)
-        )
-    return rows
-
-
-def _share(outcomes: Sequence[SemanticOutcome], what: str) -> float:
-    return float(sum(getattr(outcome, what) for outcome in outcomes) / sum(outcome.requests for outcome in outcomes))
+def simulated(share: float, promise: float = 0.02, look_ups: int = 5000, runs: int = 100) -> PromiseRow:
+    """Return what the promise does with answers of which a known share is wrong."""
+    random = np.random.default_rng(0)
+    served, bad, serving, broken = 0, 0, 0, 0
+    for _ in range(runs):
+        evidence = Evidence()
+        given = wrong_given = 0
+        for wrong, sampled in zip(random.random(look_ups) < share, random.random(look_ups) < EXPLORED, strict=True):
+            kept = standing(evidence.of(0), promise) is PromiseStanding.KEPT
+            if kept and not sampled:
+                given += 1
+                wrong_given += bool(wrong)
+            else:
+                evidence = evidence.after(0, not wrong, promise)
+        served += given
+        bad += wrong_given
+        serving += standing(evidence.of(0), promise) is PromiseStanding.KEPT
+        broken += wrong_given > promise * given
+    return PromiseRow(
+        share=share,
+        serving=serving / runs,
+        served=served / (runs * look_ups),
+        wrong=bad / max(1, served),
+        broken=broken / runs,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
-    parser.add_argument("--seeds", type=int, default=5, help="streams of each kind")
+    parser.add_argument("--seeds", type=int, default=2, help="streams of each kind")
     parser.add_argument("--requests", type=int, default=20_000, help="requests of each stream")
-    parser.add_argument("--edits", type=int, default=500, help="edited questions of each kind")
+    parser.add_argument("--one-in", type=int, default=1, help="keep one in so many of the questions")
+    parser.add_argument("--edits", type=int, default=400, help="edited questions of each kind")
     arguments = parser.parse_args(argv)
     model = shipped()
     pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))
-    calibration = question_pairs.split(pairs, "calibration", embed)
-    pool = question_pairs.split(pairs, "test", embed)
-    streams = [
-        question_pairs.draw(pool, QuestionStream(requests=arguments.requests), seed) for seed in range(arguments.seeds)
-    ]
+    natural = question_pairs.split(pairs, "test", embed, one_in=arguments.one_in)
+    drawn = QuestionStream(requests=arguments.requests)
+    streams = {"natural": [question_pairs.draw(natural, drawn, seed) for seed in range(arguments.seeds)]}
+    pools = {"natural": natural}
+    pools["edited"], streams["edited"] = with_edits(natural, streams["natural"], embed)
+    profiles = {traffic: Profiles(pool.texts) for traffic, pool in pools.items()}
+    refusals = {traffic: Refusals(found) for traffic, found in profiles.items()}
+    swept = {
+        traffic: methods(pool, streams[traffic], model, profiles[traffic], refusals[traffic])
+        for traffic, pool in pools.items()
+    }
     verdicts = known()
-    rows = compare(pool, streams, calibration, model, arguments.seeds, verdicts)
-    thresholds = {row.delta: row.setting or 1.01 for row in rows if row.method == "threshold, calibrated"}
-    edited_pool, edited_streams = with_edits(pool, streams[:3], embed)
-    edited = compare_edited(edited_pool, edited_streams, model)
     result = SemanticResult(
         pairs=len(pairs),
-        questions=len(pool.texts),
-        streams=len(streams),
-        requests=len(streams[0]),
-        rows=rows,
-        ceilings=ceilings(pool, streams),
+        questions=len(natural.texts),
+        streams=arguments.seeds,
+        requests=len(streams["natural"][0]),
+        promised={traffic: promised(pools[traffic], streams[traffic], model, profiles[traffic]) for traffic in pools},
+        hindsight={traffic: in_hindsight(found) for traffic, found in swept.items()},
         verdicts=verdicts,
-        edited=edited,
-        adversarial=adversarial(pool, model, embed, thresholds, arguments.edits),
-        sensitivity=sensitivity(pool, model, min(3, arguments.seeds), 0.01, thresholds[0.01]),
+        readings=by_reading(swept["natural"], Audit(natural, profiles["natural"], verdicts)),
+        guards=guard_rows(pools, streams, refusals),
+        edits=edits_alone(natural, model, embed, (0.97, 0.95, 0.9), arguments.edits),
+        simulated=[simulated(share) for share in (0.0, 0.005, 0.01, 0.02, 0.03, 0.1)],
     )
     publish(arguments.output / "semantic-cache", markdown(result), result)
-    plot(result, arguments.output / "semantic-cache.png")
-
-
-def compare_edited(pool: QuestionPool, streams: Sequence[list[int]], model: CorrectnessModel) -> list[SemanticRow]:
-    """Run ours on the stream with edits, beside the threshold that is best there at our error."""
-    on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
-    profiles = Profiles(pool.texts)
-    rows = []
-    for delta in DELTAS:
-        ours, _ = ours_on(pool, streams, model, profiles, delta)
-        error = _share(ours, "wrong")
-        same_error = oracle_threshold(on_test, error)
-        rows += [
-            SemanticRow.of("ours", delta, ours, rival=hits_at(on_test, error)),
-            SemanticRow.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
-        ]
-        print(*rows[-2:], sep="\n")
-    return rows
+    curves = {
+        traffic: {
+            method: [(wrong_per_hit(sweep(setting)), hits(sweep(setting))) for setting in settings]
+            for method, (sweep, settings) in found.items()
+        }
+        for traffic, found in swept.items()
+    }
+    plot(curves, arguments.output / "semantic-cache.png")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 runs the embedded default (gateway, Redis, an engine with this repository's model, embedder), once with the cache and
 once without, and asks labelled questions one after the other, with a pause in between: what a turn teaches is embedded
-after it, and would make the next question wait. Look-ups (embedding, hints, entry read again, decision) are read from
+after it, and would make the next question wait. Comparisons are written as if many had been right, so that answers are
+given at once. Look-ups (embedding, hints, entry read again, decision) are read from
 the gateway's own histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`;
 they need a quiet machine.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from redis import Redis
 
 from bench import question_pairs
 from bench.data import data_file
@@ -30,6 +32,9 @@ from bench.gateway import conditions
 from bench.measure import quantile
 from bench.report import options, publish, table
 from bench.servers import gateway
+from cache.semantic.evidence import Comparisons, Evidence
+from cache.semantic.keys import evidence_key
+from cache.semantic.model import shipped
 
 METRIC = "roundhouse_semantic_cache_seconds"
 KEY = "roundhouse-demo"
@@ -117,12 +122,14 @@ def run(
     settings = (
         f'[models]\nserve = []\n[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
         "[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000\n"
-        f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\ndelta = 0.05\n"
+        f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\n"
     )
     with gateway(folder, settings) as (port, _):
         _wait_for_embedder(port)
         for question in first:
             ask(port, question)
+        if enabled:
+            _prove(folder / "data" / "redis.sock", port)
         before = buckets(port)
         asked = []
         for question in then:
@@ -130,6 +137,21 @@ def run(
             asked.append(ask(port, question))
         after = buckets(port)
     return asked, {limit: count - before.get(limit, 0.0) for limit, count in after.items()}
+
+
+def _prove(socket: Path, port: int) -> None:
+    """Have the gateway compare two answers, and make that many right comparisons."""
+    for question in ("How do I clean a woollen carpet?", "How can I clean a woollen carpet?"):
+        ask(port, question)
+    limit = time.monotonic() + _EMBEDDER_SECONDS
+    with Redis(unix_socket_path=str(socket)) as redis:
+        while (state := redis.hget(evidence_key("demo"), "state")) is None:
+            if time.monotonic() > limit:
+                raise SystemExit("no comparison is recorded")
+            time.sleep(0.1)
+        evidence = msgspec.json.decode(state, type=Evidence)
+        proven = msgspec.structs.replace(evidence, bands=(Comparisons(1000.0),) * len(shipped().bands))
+        redis.hset(evidence_key("demo"), "state", msgspec.json.encode(proven))
 
 
 def _wait_for_embedder(port: int) -> None:

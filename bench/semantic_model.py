@@ -4,19 +4,16 @@
 
 Only the calibration part of the pairs is read. Weights: a logistic regression with a ridge on what look-ups met in
 streams where every answer was checked. The spread of the answers' offsets: the one under which later checks are most
-likely. Cutoffs: the lowest at which, in closed loop, the share of requests answered wrongly stays below each bound, its
-upper 95 % limit over several streams taken. The artefact holds numbers only, no text.
+likely. The artefact holds numbers only, no text.
 """
 
 from __future__ import annotations
 
 import argparse
-import bisect
-import functools
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,16 +23,17 @@ from numpy.typing import NDArray
 from bench import question_pairs
 from bench.data import EMBEDDER, data_file, embed
 from bench.question_pairs import QuestionPool, QuestionStream
-from bench.semantic_policies import Compare, Near, Profiles, Roundhouse, SemanticOutcome, simulate
+from bench.semantic_policies import Compare, Near, Profiles, simulate
 from cache.semantic.entry import Observation
 from cache.semantic.guards import guard
-from cache.semantic.model import FEATURES, VERSION, CorrectnessModel, Cutoff, decode, features_of, offset_of
+from cache.semantic.model import FEATURES, VERSION, CorrectnessModel, decode, features_of, offset_of
 
-DELTAS = (0.005, 0.01, 0.02, 0.05)
 ARTEFACT = Path(__file__).parents[1] / "cache" / "semantic" / "model.json"
 SIGMAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 STREAMS = (QuestionStream(), QuestionStream(one_off=0.6), QuestionStream(one_off=0.8), QuestionStream(bias=0.0))
 """Kinds of traffic on which the weights are fitted, so that they do not depend on one."""
+BANDS = (0.5, 0.7, 0.85)
+"""Lower credible bounds of the bands whose wrong answers gateways count apart: few, so that comparisons suffice."""
 _Z = 1.645
 
 
@@ -101,7 +99,7 @@ def record(
 def fit(
     recorded: Sequence[Sequence[JudgedCandidate]], *, pairs: int, data: str, ridge: float = 1.0
 ) -> CorrectnessModel:
-    """Return the model without cutoffs. `ridge`: penalty on the standardised weights."""
+    """Return the model. `ridge`: penalty on the standardised weights."""
     from sklearn.linear_model import LogisticRegression
 
     seen = [candidate for run in recorded for candidate in run]
@@ -128,7 +126,7 @@ def fit(
         sigma=spread(recorded, logits),
         z=_Z,
         floor=0.6,
-        cutoffs=(),
+        bands=BANDS,
         pairs=pairs,
         data=data,
     )
@@ -151,48 +149,6 @@ def spread(recorded: Sequence[Sequence[JudgedCandidate]], logits: NDArray[np.flo
     return min(loss, key=lambda sigma: loss[sigma])
 
 
-MARGIN = 1.1
-"""Factor on the error, because the questions to come are others than those of the calibration."""
-
-
-def upper(outcomes: Sequence[SemanticOutcome]) -> float:
-    """Return the upper 95 % limit of wrong answers per request in one stream like these, the margin included."""
-    share = MARGIN * sum(outcome.wrong for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
-    return share + 1.645 * math.sqrt(share * (1 - share) / outcomes[0].requests)
-
-
-def lowest(grid: Sequence[float], error: Callable[[float], float], delta: float) -> float:
-    """The smallest setting of a rising grid whose error stays within the bound, by bisection: the error falls with the
-    setting. Infinite if there is none."""
-    place = bisect.bisect_left(grid, True, key=lambda setting: error(setting) <= delta)
-    return grid[place] if place < len(grid) else math.inf
-
-
-GRID = tuple(round(1 / (1 + math.exp(4.5 - 0.1 * step)), 4) for step in range(100))
-"""Cutoffs that are tried: evenly spaced in logits."""
-
-
-def calibrate(
-    model: CorrectnessModel, pool: QuestionPool, profiles: Profiles, seeds: Sequence[int], stream: QuestionStream
-) -> CorrectnessModel:
-    """The model with its cutoffs, found in closed loop: what is served is not checked, so what is learned depends on
-    the cutoff."""
-    requests = {seed: question_pairs.draw(pool, stream, seed) for seed in seeds}
-
-    @functools.cache
-    def error(cutoff: float) -> float:
-        trial = msgspec.structs.replace(model, cutoffs=(Cutoff(0.0, cutoff),))
-        # A bound that nothing reaches keeps the monitor out: the cutoff alone is measured.
-        policies = {seed: Roundhouse(trial, profiles, delta=1.0, seed=seed) for seed in seeds}
-        outcomes = [simulate(pool, requests[seed], policy) for seed, policy in policies.items()]
-        hits = sum(outcome.hits for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
-        print(f"cutoff {cutoff:.4f}: {hits:.2%} hits, at most {upper(outcomes):.3%} of the requests answered wrongly")
-        return upper(outcomes)
-
-    found = [Cutoff(delta, lowest(GRID, error, delta)) for delta in DELTAS]
-    return msgspec.structs.replace(model, cutoffs=tuple(cutoff for cutoff in found if cutoff.lower < math.inf))
-
-
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(round(float(value), 6) for value in values)
 
@@ -201,21 +157,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=Path, help=f"pairs instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--seeds", type=int, default=3, help="streams of each kind")
+    parser.add_argument("--one-in", type=int, default=1, help="keep one in so many of the questions")
     parser.add_argument("--output", type=Path, default=ARTEFACT)
     arguments = parser.parse_args(argv)
     path = data_file(question_pairs.FILE, arguments.pairs)
     pairs = question_pairs.read(path)
-    pool = question_pairs.split(pairs, "calibration", embed)
+    pool = question_pairs.split(pairs, "calibration", embed, one_in=arguments.one_in)
     profiles = Profiles(pool.texts)
     seeds = range(100, 100 + arguments.seeds)
     recorded = record(pool, profiles, STREAMS, seeds)
     model = fit(recorded, pairs=len(pairs), data=hashlib.sha256(path.read_bytes()).hexdigest())
     print({name: round(weight, 2) for name, weight in zip(FEATURES, model.weights, strict=True)}, "sigma", model.sigma)
-    model = calibrate(model, pool, profiles, seeds, QuestionStream())
     encoded = msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n"
     decode(encoded)
     arguments.output.write_bytes(encoded)
-    print(f"wrote {arguments.output}: {model.cutoffs}")
+    print(f"wrote {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ import msgspec
 import numpy as np
 
 from bench.question_pairs import QuestionPool
-from cache.semantic.decision import Action, Exploration, SemanticCandidate, SemanticDecision, ServingTerms, decide
+from cache.semantic.decision import Action, SemanticCandidate, SemanticDecision, ServingTerms, decide
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
-from cache.semantic.guards import guard
+from cache.semantic.evidence import Comparisons, Evidence
+from cache.semantic.guards import GUARDS, Rejection, written_alike
 from cache.semantic.model import CorrectnessModel, Offset, offset_of
-from cache.semantic.monitor import Control, Mode, Monitor
-from cache.semantic.monitor import after_check as monitor_after
 from cache.semantic.profile import Profile, profile
 
 CANDIDATES = 5
@@ -106,27 +105,21 @@ class GlobalThreshold:
         return None
 
 
-class Perfect:
-    """The bound of all methods: knows the labels, and serves whenever one of the candidates is right.
+class GuardedThreshold(GlobalThreshold):
+    """Serves the nearest question that the guards let pass, whenever it is near enough.
 
     Args:
-        profiles: those of the questions, if the guards stand in front.
+        without: guards that are left out.
     """
 
-    def __init__(self, pool: QuestionPool, profiles: Profiles | None = None) -> None:
-        self.stored: set[int] = set()
-        self._pool = pool
-        self._profiles = profiles
+    def __init__(self, threshold: float, refusals: Refusals, without: frozenset[str] = frozenset()) -> None:
+        super().__init__(threshold)
+        self._refusals = refusals
+        self._without = without
 
     def handle(self, question: int, near: Near, compare: Compare) -> int | None:
-        for other, _ in near:
-            if same(self._pool, question, other) and self._passes(question, other):
-                return other
-        self.stored.add(question)
-        return None
-
-    def _passes(self, question: int, other: int) -> bool:
-        return self._profiles is None or guard(self._profiles[question], self._profiles[other]) is None
+        passing = [each for each in near if self._refusals.of(question, each[0]) <= self._without]
+        return super().handle(question, passing, compare)
 
 
 class PerEntry:
@@ -219,6 +212,22 @@ class Profiles:
         return self._made[question]
 
 
+class Refusals:
+    """All guards that refuse a pair of a pool's questions, found once."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self._profiles = profiles
+        self._found: dict[tuple[int, int], frozenset[Rejection]] = {}
+
+    def of(self, question: int, other: int) -> frozenset[Rejection]:
+        pair = (question, other)
+        if pair not in self._found:
+            one, two = self._profiles[question], self._profiles[other]
+            one, two = written_alike(one, two), written_alike(two, one)
+            self._found[pair] = frozenset(reason for reason, differs in GUARDS.items() if differs(one, two))
+        return self._found[pair]
+
+
 class Roundhouse:
     """Our policy: the decision of `cache.semantic`, with everything that it remembers."""
 
@@ -227,42 +236,39 @@ class Roundhouse:
         model: CorrectnessModel,
         profiles: Profiles,
         *,
-        delta: float,
+        promise: float,
         seed: int,
-        exploration: Exploration = Exploration(),  # noqa: B008  frozen
-        control: Control = Control(),  # noqa: B008  frozen
+        cutoff: float | None = None,
         mistakes: float = 0.0,
     ) -> None:
         """
         Args:
+            promise: highest share of served answers that may be wrong.
+            cutoff: serve from this lower bound of the model on, whatever comparisons show: to see in hindsight what
+                could have been served.
             mistakes: share of comparisons that come out wrong.
         """
         self.stored: set[int] = set()
-        self.monitor = Monitor()
+        self.evidence = Evidence()
         self.decisions: Counter[str] = Counter()
         self.answers: dict[int, SimulatedAnswer] = {}
-        self._model = model
+        self._hindsight = cutoff is not None
+        if cutoff is not None:
+            model = msgspec.structs.replace(model, bands=(cutoff,))
+            self.evidence = Evidence(bands=(Comparisons(1e6),))
+        self.model = model
         self._profiles = profiles
-        self._delta = delta
+        self._promise = promise
         self._random = np.random.default_rng(seed)
-        self._exploration = exploration
-        self._control = control
         self._mistakes = mistakes
         self._answer_of: dict[int, int] = {}
-        self._look_ups = 0
 
     def handle(self, question: int, near: Near, compare: Compare) -> int | None:
-        self._look_ups += 1
         decision = decide(
             self._profiles[question],
             [self._candidate(other, cosine) for other, cosine in near],
-            model=self._model,
-            terms=ServingTerms(
-                delta=self._delta,
-                strictness=self.monitor.strictness,
-                exact_only=self.monitor.mode is Mode.EXACT_ONLY,
-                exploration=self._exploration,
-            ),
+            model=self.model,
+            terms=ServingTerms(max_wrong_hits=self._promise, evidence=self.evidence),
             draw=self._random.random(),
         )
         self.decisions[".".join(filter(None, (decision.action, decision.reason)))] += 1
@@ -292,17 +298,9 @@ class Roundhouse:
         right = compare(place) != (self._random.random() < self._mistakes)
         answer = self.answers.setdefault(place, SimulatedAnswer())
         answer.observations = [*answer.observations, Observation(decision.judgement.logit, right)][-64:]
-        answer.offset = offset_of(answer.observations, self._model.sigma)
+        answer.offset = offset_of(answer.observations, self.model.sigma)
         answer.support += right
         answer.state = after_check(answer.state, answer.observations, Thresholds())
-        if decision.would_serve:
-            self.monitor = monitor_after(
-                self.monitor,
-                correct=right,
-                propensity=decision.propensity,
-                look_ups=self._look_ups,
-                delta=self._delta,
-                control=self._control,
-            )
-            self._look_ups = 0
+        if decision.band is not None and not self._hindsight:
+            self.evidence = self.evidence.after(decision.band, right, self._promise)
         return right

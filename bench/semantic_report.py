@@ -9,6 +9,7 @@ import msgspec
 
 from bench.report import picture, table
 from bench.semantic_policies import SemanticOutcome
+from cache.semantic.evidence import BandReport
 
 Interval = tuple[float, float]
 
@@ -24,50 +25,30 @@ class ReaderVerdict(msgspec.Struct, frozen=True):
     """Whether the answer to the one question serves the other."""
 
 
-class Truth(msgspec.Struct, frozen=True):
-    """Wrong answers per request, estimated from the read pairs, with a 95 % interval."""
-
-    error: float
-    low: float
-    high: float
-
-
 class SemanticRow(msgspec.Struct, kw_only=True):
-    """Results of one method at one bound, over all streams."""
+    """Results of one method over all streams."""
 
     method: str
-    delta: float
+    target: float
+    """Wrong answers per hit that were allowed."""
     setting: float | None = None
-    """The method's threshold, if it has one."""
+    """The method's threshold or cutoff, if it has one."""
     requests: int
     hits: int
     wrong: int
     unlabelled: int
     hit_rate: float
     hit_interval: Interval
-    error: float
-    """Wrong answers per request."""
-    error_interval: Interval
-    error_per_hit: float
-    error_per_hit_interval: Interval
-    rival: float | None = None
-    """The hit rate of a threshold with the same error, chosen on these very streams."""
-    estimate: float | None = None
-    """Our monitor's estimate of the error, from its random checks."""
-    truth: Truth | None = None
-    """The error, estimated by reading a sample."""
-    true_rival: float | None = None
-    """The hit rate of a threshold with the same error by reading."""
+    wrong_per_hit: float
+    wrong_interval: Interval
+    compared: float = 0.0
+    """Share of the requests whose stored answer was compared instead of served."""
+    bands: list[BandReport] = []
+    """What comparisons show at the end of the first stream."""
 
     @classmethod
     def of(
-        cls,
-        method: str,
-        delta: float,
-        outcomes: Sequence[SemanticOutcome],
-        *,
-        setting: float | None = None,
-        rival: float | None = None,
+        cls, method: str, target: float, outcomes: Sequence[SemanticOutcome], *, setting: float | None = None
     ) -> SemanticRow:
         """Sum over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
@@ -76,7 +57,7 @@ class SemanticRow(msgspec.Struct, kw_only=True):
         wrong = sum(outcome.wrong for outcome in outcomes)
         return cls(
             method=method,
-            delta=delta,
+            target=target,
             setting=setting,
             requests=requests,
             hits=hits,
@@ -84,38 +65,54 @@ class SemanticRow(msgspec.Struct, kw_only=True):
             unlabelled=sum(outcome.unlabelled for outcome in outcomes),
             hit_rate=hits / requests,
             hit_interval=wilson(hits / count, requests / count),
-            error=wrong / requests,
-            error_interval=wilson(wrong / count, requests / count),
-            error_per_hit=wrong / max(1, hits),
-            error_per_hit_interval=wilson(wrong / count, hits / count),
-            rival=rival,
+            wrong_per_hit=wrong / max(1, hits),
+            wrong_interval=wilson(wrong / count, hits / count),
         )
 
 
-class Adversarial(msgspec.Struct, kw_only=True):
-    """How many edited questions were answered with their source's answer."""
+class ReadRow(msgspec.Struct, kw_only=True):
+    """The most that a method can serve while the wrong share, estimated by reading a sample, is within a target."""
+
+    method: str
+    target: float
+    setting: float | None
+    hit_rate: float
+    by_label: float
+    by_reading: float
+    interval: Interval
+
+
+class GuardRow(msgspec.Struct, kw_only=True):
+    """What a guard is worth: hits of a threshold behind the guards, at one wrong share, with and without it."""
+
+    guard: str
+    refused: int
+    """Requests whose nearest stored question with the same label was refused by this guard alone."""
+    natural: float
+    edited: float
+
+
+class EditRow(msgspec.Struct, kw_only=True):
+    """How many edited questions might be answered with their source's answer."""
 
     kind: str
     questions: int
     ours: int
     thresholds: dict[str, int]
-    """Wrong answers of the calibrated threshold, by delta."""
 
 
-class TrafficVariant(msgspec.Struct):
-    """Results on another kind of traffic."""
+class PromiseRow(msgspec.Struct, kw_only=True):
+    """What the promise does with answers of which a known share is wrong."""
 
-    name: str
-    ours: SemanticRow
-    threshold: SemanticRow
-
-
-class Ceilings(msgspec.Struct, frozen=True):
-    """Hit rates of a verifier that knows the labels."""
-
-    alone: float
-    guarded: float
-    """Hit rate behind the guards."""
+    share: float
+    serving: float
+    """Share of the runs in which answers were served at the end."""
+    served: float
+    """Share of the answers that were served."""
+    wrong: float
+    """Share of the served ones that were wrong, over all runs."""
+    broken: float
+    """Share of the runs in which more than the promise was wrong of what was served."""
 
 
 class SemanticResult(msgspec.Struct, kw_only=True):
@@ -123,12 +120,15 @@ class SemanticResult(msgspec.Struct, kw_only=True):
     questions: int
     streams: int
     requests: int
-    rows: list[SemanticRow]
-    ceilings: Ceilings
+    promised: dict[str, list[SemanticRow]]
+    """Ours, by traffic."""
+    hindsight: dict[str, list[SemanticRow]]
+    """All methods with the setting that is best on the very streams, by traffic."""
     verdicts: list[ReaderVerdict]
-    edited: list[SemanticRow]
-    adversarial: list[Adversarial]
-    sensitivity: list[TrafficVariant]
+    readings: list[ReadRow]
+    guards: list[GuardRow]
+    edits: list[EditRow]
+    simulated: list[PromiseRow]
 
 
 def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
@@ -142,108 +142,102 @@ def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
 
 
 def markdown(result: SemanticResult) -> str:
-    """Return the tables, with their conclusions."""
-    ours = {row.delta: row for row in result.rows if row.method == "ours"}
+    """Return the tables."""
     lines = [
         "# Semantic cache: hits and wrong answers",
         "",
         f"{result.streams} streams of {result.requests:,} requests from {result.questions:,} questions (the test part "
         f"of {result.pairs:,} labelled pairs). Most questions are asked once; the others come from clusters of "
-        "paraphrases by zipf's law. No question comes twice in the same words: that is the exact cache's part. Made "
-        "by `python -m bench.semantic_cache`.",
+        "paraphrases by zipf's law. No question comes twice in the same words: that is the exact cache's part. In the "
+        "edited traffic one request in twenty is an earlier question with another number, name or negation, or with "
+        "two names exchanged. Made by `python -m bench.semantic_cache`.",
         "",
         'A hit counts as right only if a chain of "same" labels joins the two questions; everything else is wrong, '
-        "hits between questions that no label speaks about included. delta bounds wrong answers per request. Intervals "
-        "are 95 %, those of a single stream.",
+        "hits between questions that no label speaks about included. Intervals are 95 %, those of a single stream.",
         "",
-        *_table(result.rows),
-        "What our monitor estimates from its random checks, beside the truth: "
-        + ", ".join(
-            f"{_percent(row.estimate or 0)} / {_percent(row.error)} (delta {_percent(delta)})"
-            for delta, row in ours.items()
-        )
-        + ".",
-        "",
-        *_ceilings(result.rows, result.ceilings),
-        *_reading(result.rows, result.verdicts),
-        "## With edited questions",
-        "",
-        "The same streams with one request in twenty an earlier question in which a number, a name, a negation or the "
-        "order of two names was changed.",
-        "",
-        *_table(result.edited),
-        *_edited_alone(result.adversarial, list(ours)),
-        *_other_traffic(result.sensitivity),
-        "![Hits and wrong answers of each method at each bound](semantic-cache.png)",
+        *_promised(result.promised),
+        *_simulated(result.simulated),
+        *_hindsight(result.hindsight),
+        *_read(result.verdicts, result.readings),
+        *_guards(result.guards),
+        *_edits(result.edits),
+        "![Hits over wrong answers per hit](semantic-cache.png)",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Sequence[SemanticRow]) -> list[str]:
-    return [
-        *table(
-            "delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled",
-            map(_line, rows),
-            words=2,
-        ),
-        "",
-        _ratios(rows),
-        "",
-    ]
+def _promised(promised: dict[str, list[SemanticRow]]) -> list[str]:
+    def bands(row: SemanticRow) -> str:
+        return "; ".join(
+            f"from {band.bound}: {band.wrong} of {band.compared} ({percent(band.low)} to {percent(band.high)})"
+            for band in row.bands
+        )
 
-
-def _edited_alone(adversarial: Sequence[Adversarial], deltas: Sequence[float]) -> list[str]:
     return [
-        "## Edited questions alone",
+        "## What is served under the promise",
         "",
-        "Each is asked when only its source is stored, at the loosest bound, and the source has been found right "
-        "twenty times. `word` exchanges any longer word, also one that is not content.",
+        "Everything as in a gateway, with labels in place of comparisons; nothing is known at the start of a stream.",
         "",
         *table(
-            " | ".join(["edit", "questions", "ours", *(f"threshold at {_percent(delta)}" for delta in deltas)]),
+            "traffic | `max_wrong_hits` | hits | wrong per hit | compared instead | wrong of those compared, by band",
             (
-                " | ".join([row.kind, *map(str, (row.questions, row.ours, *row.thresholds.values()))])
-                for row in adversarial
+                f"{traffic} | {percent(row.target)} | {_share(row.hit_rate, row.hit_interval)} | "
+                f"{_share(row.wrong_per_hit, row.wrong_interval) if row.hits else 'none served'} | "
+                f"{percent(row.compared)} | {bands(row)}"
+                for traffic, rows in promised.items()
+                for row in rows
             ),
         ),
         "",
     ]
 
 
-def _other_traffic(variants: Sequence[TrafficVariant]) -> list[str]:
+def _simulated(rows: Sequence[PromiseRow]) -> list[str]:
     return [
-        "## Other traffic",
+        "## What the promise does with a known share of wrong answers",
         "",
-        "At delta 1 %, with the same model, cutoff and threshold.",
+        "One band, `max_wrong_hits` 2 %, 5,000 look-ups whose answer might be served, 100 runs each.",
         "",
         *table(
-            "traffic | hits, ours | wrong, ours | hits, threshold | wrong, threshold",
+            "truly wrong | runs that serve at the end | served | wrong of the served | runs with more than 2 % wrong",
             (
-                f"{variant.name} | {_percent(variant.ours.hit_rate)} | {_percent(variant.ours.error)} | "
-                f"{_percent(variant.threshold.hit_rate)} | {_percent(variant.threshold.error)}"
-                for variant in variants
+                f"{percent(row.share)} | {row.serving:.0%} | {row.served:.0%} | {percent(row.wrong)} | {row.broken:.0%}"
+                for row in rows
             ),
         ),
         "",
     ]
 
 
-def _ceilings(rows: Sequence[SemanticRow], ceilings: Ceilings) -> list[str]:
-    limits = (
-        f"{(ceilings.alone + row.error) / row.rival:.2f} ({(ceilings.guarded + row.error) / row.rival:.2f} behind the "
-        f"guards) at {_percent(row.delta)}"
-        for row in rows
-        if row.rival
-    )
-    return [
-        f"A verifier that knew every label would hit {_percent(ceilings.alone)} of the requests "
-        f"({_percent(ceilings.guarded)} behind the guards) without a mistake. With the errors that ours makes on top, "
-        f"nothing can have more hits per hit of the threshold than {', '.join(limits)}.",
+def _hindsight(hindsight: dict[str, list[SemanticRow]]) -> list[str]:
+    lines = [
+        "## What could be served at all",
+        "",
+        "Each method with the setting that has most hits among those whose wrong share stays within the target on "
+        "these very streams, which no gateway can know. Ours: the model's lower bound from which answers are served.",
         "",
     ]
+    for traffic, rows in hindsight.items():
+        lines += [
+            f"### {traffic.capitalize()} traffic",
+            "",
+            *table(
+                "wrong per hit, at most | method | setting | hits | wrong per hit | of the wrong: unlabelled",
+                (
+                    f"{percent(row.target)} | {row.method} | "
+                    f"{'none' if row.setting is None else f'{row.setting:.4g}'} | "
+                    f"{_share(row.hit_rate, row.hit_interval)} | {_share(row.wrong_per_hit, row.wrong_interval)} | "
+                    f"{row.unlabelled / max(1, row.wrong):.0%}"
+                    for row in rows
+                ),
+                words=2,
+            ),
+            "",
+        ]
+    return lines
 
 
-def _reading(rows: Sequence[SemanticRow], verdicts: Sequence[ReaderVerdict]) -> list[str]:
+def _read(verdicts: Sequence[ReaderVerdict], readings: Sequence[ReadRow]) -> list[str]:
     if not verdicts:
         return []
 
@@ -270,64 +264,67 @@ def _reading(rows: Sequence[SemanticRow], verdicts: Sequence[ReaderVerdict]) -> 
             words=2,
         ),
         "",
-        "Weighted back to what was served:",
+        "Weighted back to what was served, the most that each method could serve in hindsight:",
         "",
         *table(
-            "delta | hits, ours | wrong by label | wrong by reading | hits of a threshold with that error by reading",
+            "wrong per hit by reading, at most | method | setting | hits | by reading | by label",
             (
-                f"{_percent(row.delta)} | {_percent(row.hit_rate)} | {_percent(row.error)} | "
-                f"{_percent(row.truth.error)} {_between((row.truth.low, row.truth.high))} | {_percent(row.true_rival)}"
-                for row in rows
-                if row.truth is not None and row.true_rival is not None
+                f"{percent(row.target)} | {row.method} | "
+                f"{'none' if row.setting is None else f'{row.setting:.4g}'} | {percent(row.hit_rate)} | "
+                f"{_share(row.by_reading, row.interval)} | {percent(row.by_label)}"
+                for row in readings
             ),
-            words=0,
+            words=2,
         ),
         "",
     ]
 
 
-def _ratios(rows: Sequence[SemanticRow]) -> str:
-    ratios = (f"{row.hit_rate / row.rival:.2f} at {_percent(row.delta)}" for row in rows if row.rival)
-    return f"Hits of ours per hit of a threshold with the same error, chosen on these streams: {', '.join(ratios)}."
+def _guards(rows: Sequence[GuardRow]) -> list[str]:
+    return [
+        "## What each guard is worth",
+        "",
+        "Hits of the best threshold behind the guards with at most 10 % wrong per hit, with one of them left out.",
+        "",
+        *table(
+            "guard left out | right answers that only it refuses | hits, natural | hits, edited",
+            (f"{row.guard} | {row.refused} | {percent(row.natural)} | {percent(row.edited)}" for row in rows),
+        ),
+        "",
+    ]
 
 
-def _line(row: SemanticRow) -> str:
-    setting = "" if row.setting is None else "none" if row.setting > 1 else f"{row.setting:.4g}"
-    return (
-        f"{_percent(row.delta)} | {row.method} | {setting} | {_percent(row.hit_rate)} {_between(row.hit_interval)} | "
-        f"{_percent(row.error)} {_between(row.error_interval)} | {_percent(row.error_per_hit)} "
-        f"{_between(row.error_per_hit_interval)} | {row.unlabelled / max(1, row.wrong):.0%}"
-    )
+def _edits(rows: Sequence[EditRow]) -> list[str]:
+    return [
+        "## Edited questions alone",
+        "",
+        "Each is asked when only its source is stored and has been found right twenty times. Ours: those that any "
+        "band's promise could serve. `word` exchanges any longer word, also one that is not content.",
+        "",
+        *table(
+            " | ".join(["edit", "questions", "ours", *(f"threshold {name}" for name in rows[0].thresholds)]),
+            (" | ".join([row.kind, *map(str, (row.questions, row.ours, *row.thresholds.values()))]) for row in rows),
+        ),
+        "",
+    ]
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def _between(interval: Interval) -> str:
-    return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
+def _share(share: float, interval: Interval) -> str:
+    return f"{percent(share)} ({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
 
 
-def plot(result: SemanticResult, path: Path) -> None:
-    """Plot hits over wrong answers, with and without edited questions."""
-    with picture(path, columns=2, figsize=(10, 4), sharey=True) as axes:
-        methods = dict.fromkeys(row.method for row in (*result.rows, *result.edited))
-        colours = {method: f"C{place}" for place, method in enumerate(methods)}
-        for axis, rows, title in zip(
-            axes, (result.rows, result.edited), ("as labelled", "with 5 % edited questions"), strict=True
-        ):
-            for method in dict.fromkeys(row.method for row in rows):
-                mine = [row for row in rows if row.method == method]
-                axis.plot(
-                    [100 * row.error for row in mine],
-                    [100 * row.hit_rate for row in mine],
-                    "o-",
-                    label=method,
-                    color=colours[method],
-                    markersize=4,
-                )
-            axis.set(title=title, xlabel="wrong answers per request (%)")
+def plot(curves: dict[str, dict[str, list[tuple[float, float]]]], path: Path) -> None:
+    """Plot hits over wrong answers per hit, by traffic and method."""
+    with picture(path, columns=len(curves), figsize=(10, 4), sharey=True) as axes:
+        for axis, (traffic, methods) in zip(axes, curves.items(), strict=True):
+            for method, points in methods.items():
+                wrong, hits = zip(*sorted(points), strict=True)
+                axis.plot([100 * share for share in wrong], [100 * share for share in hits], ".-", label=method)
+            axis.set(title=f"{traffic} traffic", xlabel="wrong answers per hit (%)", ylim=(0, 12))
             axis.grid(alpha=0.3)
-        axes[0].set_ylabel("hits per request (%)")
-        for axis in axes:
             axis.legend(fontsize=7)
+        axes[0].set_ylabel("hits per request (%)")

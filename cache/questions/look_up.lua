@@ -1,8 +1,8 @@
 -- Read again what an index hinted at, all at one moment: what is not there any more, was invalidated or revoked is no hit.
--- KEYS: 1 the tenant's epochs (HASH), 2 its monitor (HASH), then for each hint its phrasing (HASH), then for each of
+-- KEYS: 1 the tenant's epochs (HASH), 2 its evidence (HASH), then for each hint its phrasing (HASH), then for each of
 --       their answers: what is known of it (HASH), the stored answer itself (HASH)
 -- ARGV: 1 number of hints, 2 most age of an answer in ms ('' any)
--- Returns the monitor's state; a list with answer and profile of each hint; a list with state, offset, support of each
+-- Returns the evidence; a list with answer and profile of each hint; a list with state, offset, support of each
 -- answer and fields and values of the stored one. What is not there is empty.
 local hints = tonumber(ARGV[1])
 local phrasings, answers = {}, {}

@@ -1,7 +1,7 @@
 -- Write what a check has taught, unless another gateway has written in between.
--- KEYS: 1 what is known of the answer (HASH), 2 the tenant's monitor (HASH)
--- ARGV: 1 version of the answer's record that was read, 2 of the monitor, 3 life of the monitor in ms,
---       4 the monitor's new state ('' stays), 5... new fields of the answer
+-- KEYS: 1 what is known of the answer (HASH), 2 the tenant's evidence (HASH)
+-- ARGV: 1 version of the answer's record that was read, 2 of the evidence, 3 life of the evidence in ms,
+--       4 the new evidence ('' stays), 5... new fields of the answer
 -- Returns 1 if it was written, 0 if a version is another by now, -1 if the answer is gone.
 if redis.call('EXISTS', KEYS[1]) == 0 then
     return -1

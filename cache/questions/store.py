@@ -1,4 +1,4 @@
-"""Stores questions, the checks of their answers, and the monitor of their error, in Redis. No decisions.
+"""Stores questions, the checks of their answers, and the evidence that they give, in Redis. No decisions.
 
 Redis is the truth: whatever an index hints at is read again before it is used, together with the answer itself. Without
 Redis a look-up finds nothing and a check is lost; neither raises.
@@ -20,24 +20,23 @@ from cache.questions.index import Hint, Name, Vector
 from cache.response import CachedAnswer, read_entry
 from cache.semantic.decision import SemanticCandidate
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
-from cache.semantic.keys import answer_key, index_key, monitor_key, partition_key, phrasing_key
+from cache.semantic.evidence import Evidence
+from cache.semantic.keys import answer_key, evidence_key, index_key, partition_key, phrasing_key
 from cache.semantic.model import Offset, offset_of
-from cache.semantic.monitor import Control, Monitor
-from cache.semantic.monitor import after_check as monitor_after_check
 from cache.semantic.profile import Profile
 
 log = logging.getLogger("roundhouse.cache")
 
 MAX_OBSERVATIONS = 64
 """Most checks that are kept of one answer."""
-MONITOR_LIFE = 30 * 24 * 3600
-"""Seconds that a monitor is kept after its last check."""
+EVIDENCE_LIFE = 30 * 24 * 3600
+"""Seconds that evidence is kept after the last comparison."""
 _ATTEMPTS = 5
 
 _profiles = msgspec.json.Decoder(Profile)
 _offsets = msgspec.json.Decoder(Offset)
 _observations = msgspec.json.Decoder(list[Observation])
-_monitors = msgspec.json.Decoder(Monitor)
+_evidence_of = msgspec.json.Decoder(Evidence)
 
 
 class FoundQuestions(Struct, frozen=True):
@@ -49,7 +48,8 @@ class FoundQuestions(Struct, frozen=True):
     """Answers of the candidates by digest."""
     gone: tuple[Hint, ...] = ()
     """Hints that led nowhere."""
-    monitor: Monitor = Monitor()
+    evidence: Evidence = Evidence()
+    """What the tenant's comparisons show, whatever they were made with."""
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -59,11 +59,12 @@ class Check(Struct, frozen=True, kw_only=True):
     correct: bool
     logit: float
     """`Judgement.logit` of the pair."""
-    propensity: float | None
-    """Probability with which the look-up was checked; None if it would not have been served, and so says nothing of the
-    error."""
-    look_ups: int = 1
-    """Look-ups of the tenant on this gateway since the last check that had a propensity, this one included."""
+    band: int | None
+    """Band of the answer; None if it was not to be served, and so the check is no evidence."""
+    basis: str
+    """Embedder and model of the look-up."""
+    promise: float
+    """The tenant's `max_wrong_hits`."""
 
 
 class SemanticStore:
@@ -89,11 +90,11 @@ class SemanticStore:
         """Read what the hints lead to, in one round trip; None if Redis does not answer."""
         tenant, partition = name
         answers = list(dict.fromkeys(hint.answer for hint in hints))
-        keys = [epochs_key(tenant), monitor_key(tenant)]
+        keys = [epochs_key(tenant), evidence_key(tenant)]
         keys += [phrasing_key(tenant, partition, hint.phrasing) for hint in hints]
         keys += [key(tenant, answer) for answer in answers for key in (answer_key, response_key)]
         try:
-            monitor, phrasings, known = await self._look_up(keys=keys, args=[len(hints), ""])
+            evidence, phrasings, known = await self._look_up(keys=keys, args=[len(hints), ""])
         except (RedisError, OSError) as error:
             log.warning("semantic cache look-up failed", extra={"error": type(error).__name__})
             return None
@@ -112,7 +113,7 @@ class SemanticStore:
                 gone.append(hint)
             else:
                 candidates.append(candidate)
-        return FoundQuestions(tuple(candidates), stored, tuple(gone), _monitor(monitor))
+        return FoundQuestions(tuple(candidates), stored, tuple(gone), _evidence(evidence))
 
     async def admit(self, name: Name, phrasing: str, answer: str, profile: Profile, vector: Vector) -> int | None:
         """Make a question lead to an answer of the exact cache. Return how many old questions it pushed out, or None if
@@ -140,16 +141,16 @@ class SemanticStore:
         return evicted if evicted >= 0 else None
 
     async def record(
-        self, tenant: str, check: Check, *, delta: float, sigma: float, thresholds: Thresholds, control: Control
-    ) -> tuple[EntryState, Monitor] | None:
-        """Store a check. Return the new state of the answer and the monitor, or None if nothing was stored."""
-        keys = [answer_key(tenant, check.answer), monitor_key(tenant)]
+        self, tenant: str, check: Check, *, sigma: float, thresholds: Thresholds
+    ) -> tuple[EntryState, Evidence] | None:
+        """Store a check. Return the new state of the answer and the evidence, or None if nothing was stored."""
+        keys = [answer_key(tenant, check.answer), evidence_key(tenant)]
         try:
             for _ in range(_ATTEMPTS):
                 async with self._redis.pipeline(transaction=False) as pipeline:
                     pipeline.hmget(keys[0], "state", "observations", "support", "version")
                     pipeline.hmget(keys[1], "state", "version")
-                    (state, seen, support, version), (monitor, watched) = await pipeline.execute()
+                    (state, seen, support, version), (known, watched) = await pipeline.execute()
                 if state is None or EntryState(state.decode()) is EntryState.REVOKED:
                     return None
                 observations = [*(_observations.decode(seen) if seen else ()), Observation(check.logit, check.correct)]
@@ -161,24 +162,17 @@ class SemanticStore:
                     "offset": msgspec.json.encode(offset_of(observations, sigma)),
                     "support": int(support or 0) + check.correct,
                 }
-                measured = _monitor(monitor)
+                evidence = _evidence(known)
                 changed: bytes | str = ""
-                if check.propensity is not None:
-                    measured = monitor_after_check(
-                        measured,
-                        correct=check.correct,
-                        propensity=check.propensity,
-                        look_ups=check.look_ups,
-                        delta=delta,
-                        control=control,
-                    )
-                    changed = msgspec.json.encode(measured)
-                words: list[bytes | str | int] = [version or b"0", watched or b"0", MONITOR_LIFE * 1000, changed]
+                if check.band is not None:
+                    evidence = evidence.on(check.basis).after(check.band, check.correct, check.promise)
+                    changed = msgspec.json.encode(evidence)
+                words: list[bytes | str | int] = [version or b"0", watched or b"0", EVIDENCE_LIFE * 1000, changed]
                 for field, value in fields.items():
                     words += field, value
                 written = int(await self._record(keys=keys, args=words))
                 if written:
-                    return (after, measured) if written > 0 else None
+                    return (after, evidence) if written > 0 else None
         except (RedisError, OSError, ValueError) as error:
             log.warning("a check of the semantic cache was lost", extra={"error": type(error).__name__})
         return None
@@ -202,24 +196,24 @@ def _candidate(
         return None
 
 
-async def read_monitors(redis: Redis, tenants: Sequence[str]) -> dict[str, Monitor]:
-    """Read the monitors of some tenants' error.
+async def read_evidence(redis: Redis, tenants: Sequence[str]) -> dict[str, Evidence]:
+    """Read what the comparisons of some tenants show.
 
     Raises:
-        RedisError: they cannot be read.
+        RedisError: it cannot be read.
     """
     async with redis.pipeline(transaction=False) as pipeline:
         for tenant in tenants:
-            pipeline.get(monitor_key(tenant))
+            pipeline.hget(evidence_key(tenant), "state")
         found = await pipeline.execute()
-    return {tenant: _monitor(state) for tenant, state in zip(tenants, found, strict=True)}
+    return {tenant: _evidence(state) for tenant, state in zip(tenants, found, strict=True)}
 
 
-def _monitor(state: bytes | None) -> Monitor:
+def _evidence(state: bytes | None) -> Evidence:
     try:
-        return _monitors.decode(state) if state else Monitor()
+        return _evidence_of.decode(state) if state else Evidence()
     except ValueError:
-        return Monitor()
+        return Evidence()
 
 
 def _script(name: str, *, shared: bool = False) -> str:

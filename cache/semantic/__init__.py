@@ -2,6 +2,6 @@
 
 In the order in which a look-up uses them: `eligibility` (may this conversation ask at all), `profile` (what the guards
 must know of a question), `guards` (reasons to refuse a candidate whatever the model says), `model` (the calibrated
-probability that the answer fits), `decision` (serve, explore or reject), `monitor` (the measured error and what follows
-from it) and `entry` (the life of a stored answer).
+probability that the answer fits), `evidence` (whether enough of what is served is right), `decision` (serve, explore or
+reject) and `entry` (the life of a stored answer).
 """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from cache.semantic.entry import EntryState
+from cache.semantic.evidence import Evidence, PromiseStanding, standing
 from cache.semantic.guards import Rejection, guard
 from cache.semantic.model import CorrectnessModel, Judgement, Offset, features_of
 from cache.semantic.profile import Profile
@@ -29,13 +29,13 @@ class ExplorationReason(enum.StrEnum):
     """Why a look-up is explored."""
 
     UNSURE = "unsure"
-    """The bound on P(correct) is too low to serve."""
+    """The bound on P(correct) is below all bands: too low to serve, whatever the evidence."""
+    UNPROVEN = "unproven"
+    """Comparisons do not show that enough answers of its band are right."""
     SAMPLED = "sampled"
-    """The answer would have been served; it was drawn by chance, to measure the error."""
+    """The answer would have been served; it was drawn by chance, to go on measuring."""
     QUARANTINED = "quarantined"
     """The entry is being checked."""
-    EXACT_ONLY = "exact_only"
-    """The answer would have been served, had the monitor not tripped."""
 
 
 class SemanticCandidate(Struct, frozen=True, kw_only=True):
@@ -57,26 +57,17 @@ class SemanticCandidate(Struct, frozen=True, kw_only=True):
     """Number of checks that found the answer right."""
 
 
-class Exploration(Struct, frozen=True, kw_only=True):
-    """Share of the look-ups that would be served and are checked instead, by the entry's state."""
-
-    probation: float = 0.05
-    verified: float = 0.02
-
-    def propensity(self, state: EntryState) -> float:
-        return self.verified if state is EntryState.VERIFIED else self.probation
+EXPLORED = 0.05
+"""Share of the answers to be served that are compared with fresh ones instead."""
 
 
 class ServingTerms(Struct, frozen=True, kw_only=True):
     """The terms under which a stored answer may be served."""
 
-    delta: float
-    """The bound on the share of wrong answers."""
-    strictness: float = 0.0
-    """Logits that the monitor adds to the bound asked for, at least 0."""
-    exact_only: bool = False
-    """Whether the monitor has tripped: nothing is served."""
-    exploration: Exploration = Exploration()
+    max_wrong_hits: float
+    """The highest share of served answers that may be wrong, above 0."""
+    evidence: Evidence
+    """Comparisons so far."""
 
 
 class SemanticDecision(Struct, frozen=True, kw_only=True):
@@ -89,11 +80,8 @@ class SemanticDecision(Struct, frozen=True, kw_only=True):
     answer: str | None = None
     """Digest of the answer that is served or checked."""
     judgement: Judgement | None = None
-    propensity: float = 0.0
-    """Probability with which this look-up was to be explored."""
-    would_serve: bool = False
-    """Whether the answer would have been served, chance and the monitor's trip aside: only then a check measures the
-    error."""
+    band: int | None = None
+    """Band of an answer that may be served as soon as the evidence allows it: a comparison of it is evidence."""
 
 
 def decide(
@@ -118,26 +106,23 @@ def decide(
     if isinstance(best, Rejection):
         return SemanticDecision(action=Action.REJECT, reason=best)
     judgement, candidate = best
-    sure = _logit(judgement.lower) >= _logit(model.cutoff(terms.delta)) + terms.strictness
-    would_serve = sure and candidate.state.servable
-    propensity = terms.exploration.propensity(candidate.state) if would_serve and not terms.exact_only else 1.0
-    reason: ExplorationReason | None
+    band = model.band(judgement.lower) if candidate.state.servable else None
+    reason: ExplorationReason | None = None
     if candidate.state is EntryState.QUARANTINED:
         reason = ExplorationReason.QUARANTINED
-    elif not would_serve:
+    elif band is None:
         reason = ExplorationReason.UNSURE
-    elif terms.exact_only:
-        reason = ExplorationReason.EXACT_ONLY
-    else:
-        reason = ExplorationReason.SAMPLED if draw < propensity else None
+    elif standing(terms.evidence.of(band), terms.max_wrong_hits) is not PromiseStanding.KEPT:
+        reason = ExplorationReason.UNPROVEN
+    elif draw < EXPLORED:
+        reason = ExplorationReason.SAMPLED
     return SemanticDecision(
         action=Action.SERVE if reason is None else Action.EXPLORE,
         reason=reason,
         phrasing=candidate.id,
         answer=candidate.answer,
         judgement=judgement,
-        propensity=propensity,
-        would_serve=would_serve,
+        band=band,
     )
 
 
@@ -167,10 +152,3 @@ def _best(
     found = best or refused
     assert found is not None  # there was one at least
     return found
-
-
-def _logit(probability: float) -> float:
-    """Logit of a bound, which may lie outside (0, 1): then it is passed always or never."""
-    if not 0 < probability < 1:
-        return math.copysign(math.inf, probability - 0.5)
-    return math.log(probability / (1 - probability))

@@ -47,9 +47,9 @@ def index_key(tenant: str) -> str:
     return f"{PREFIX}:sem-index:{{{tenant}}}"
 
 
-def monitor_key(tenant: str) -> str:
-    """HASH: the measured error of a tenant's served answers."""
-    return f"{PREFIX}:sem-monitor:{{{tenant}}}"
+def evidence_key(tenant: str) -> str:
+    """HASH: comparisons of a tenant's stored answers with fresh ones."""
+    return f"{PREFIX}:sem-evidence:{{{tenant}}}"
 
 
 def given_key(tenant: str, response: str) -> str:

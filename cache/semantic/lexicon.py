@@ -15,12 +15,12 @@ FUNCTION_WORDS = _words(
     into through during to from up down out off over under again then once here there is are was were be been
     being am do does did doing done have has had having will would shall should can could may might must ought
     need and or but if because as until while than so such too very just also only own same other what which who
-    whom whose when where why how i me my mine myself we us our ours you your yours yourself it its itself they
-    them their theirs one ones someone somebody anyone anybody people person get gets got make makes please tell
-    give explain describe let know want like's re ve ll s d m t isn aren wasn weren don doesn didn won wouldn
-    shouldn couldn hasn haven hadn ain shan mustn mightn needn really actually much many lot lots thing things
-    something anything way ways ever yet still even though although whether your're im ive id kind type sort etc
-    eg ie"""
+    whom whose when where why how i me my mine myself we us our ours ourselves you your yours yourself it its
+    itself he him his himself she her hers herself they them their theirs themselves one ones someone somebody
+    anyone anybody people person get gets got make makes please tell give explain describe let know want like's
+    re ve ll s d m t isn aren wasn weren don doesn didn won wouldn shouldn couldn hasn haven hadn ain shan mustn
+    mightn needn really actually much many lot lots thing things something anything way ways ever yet still even
+    though although whether your're im ive id kind type sort etc eg ie"""
 )
 """Words that carry little of what is asked; not counted as content."""
 
@@ -46,11 +46,92 @@ AUXILIARIES = _words(
 NEGATIONS = _words(
     """not no non never none nobody nothing nowhere neither nor cannot cant dont doesnt didnt wont isnt arent wasnt
     werent wouldnt shouldnt couldnt havent hasnt hadnt aint without except unless hardly barely scarcely rarely seldom
-    instead lack lacks lacking"""
+    instead lack lacks lacking against only solely exclusively"""
 )
+"""Words that deny or restrict."""
 
-PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
-"""Of one man or one woman: which of the two is meant."""
+REFUSALS = _words(
+    """refuse refuses refused refusing refusal deny denies denied denying denial forbid forbids forbidden forbade
+    forbidding prohibit prohibits prohibited prohibiting prohibition ban bans banned banning barred disallow disallows
+    disallowed disallowing unable inability refrain refrains refrained refraining abstain abstains abstained abstaining
+    boycott boycotts boycotted boycotting reject rejects rejected rejecting rejection oppose opposes opposed opposing
+    resist resists resisted resisting withhold withholds withheld withholding veto vetoes vetoed vetoing shun shuns
+    shunned shunning spurn spurns spurned spurning"""
+)
+"""Verbs and nouns that deny what they speak of. They count as content too: to refuse is not to be unable."""
+
+NOT_WITHOUT = _words("unless nonetheless nevertheless regardless wireless stainless doubtless")
+"""Words that end as those do that mean "without": seedless."""
+
+REFUSALS_TO = _words(
+    """fail fails failed failing failure decline declines declined declining neglect neglects neglected neglecting omit
+    omits omitted omitting cease ceases ceased ceasing hesitate hesitates hesitated hesitating"""
+)
+"""Words that deny what follows them with "to"."""
+
+REFUSALS_DOING = _words(
+    """avoid avoids avoided avoiding prevent prevents prevented preventing stop stops stopped stopping quit quits
+    quitting"""
+)
+"""Words that deny what is done: "stop working", "prevent the pipe from bursting"."""
+
+CONJUNCTIONS = _words("and or vs versus &")
+"""Words that join two things in either order."""
+
+PREPOSITIONS = _words(
+    "of in on at by for with about between into through during to from up down out off over under until than as"
+)
+"""Words that tell which part the next word has: "from Lisbon to Porto" is not "to Lisbon from Porto"."""
+
+QUANTIFIERS = _words("all every each some")
+
+OPPOSED_PARTICLES = (("up", "down"), ("on", "off"), ("over", "under"), ("all", "some"), ("every", "some"))
+"""Words that turn the meaning round if a question has the one and another question the other: they may stand apart from
+what they belong to, as in "turn the radio off"."""
+
+_OPPOSED = (("to", "from"), ("into", "from"), ("for", "from"), ("until", "from"), ("in", "out"), ("into", "out"))
+OPPOSED = frozenset(map(frozenset, (*OPPOSED_PARTICLES, *_OPPOSED)))
+"""Prepositions that turn the meaning round if one stands for the other before the same word."""
+
+MOVABLE = _words(
+    """safe good bad best worst possible impossible legal illegal healthy unhealthy dangerous necessary hard easy
+    difficult important normal common wise ok okay worth harmful risky rude useful expensive cheap"""
+)
+"""Adjectives that stand before a noun, after "is", or in "it is ... to": they move without a change of meaning.
+Superlatives and adverbs do too."""
+
+NOT_MOVABLE = _words(
+    """forest interest request contest harvest protest invest honest modest arrest suggest digest manifest conquest
+    family italy july supply reply apply comply imply multiply butterfly jelly belly bully assembly anomaly monopoly
+    elderly"""
+)
+"""Words that end as superlatives and adverbs do."""
+
+_IRREGULAR = """
+become became, begin began begun, bite bitten, blow blew blown, break broke broken, bring brought, build built,
+buy bought, catch caught, choose chose chosen, come came, deal dealt, dig dug, do done, draw drew drawn,
+drink drank drunk, drive drove driven, eat ate eaten, fall fallen, feed fed, fight fought, fly flew flown,
+forget forgot forgotten, forgive forgave forgiven, freeze froze frozen, give gave given, go went gone,
+grow grew grown, hang hung, hear heard, hide hid hidden, hold held, keep kept, know knew known, lay laid,
+lead led, lend lent, lose lost, mean meant, meet met, pay paid, ride rode ridden, ring rang rung, rise risen,
+run ran, say said, see seen, sell sold, send sent, shake shook shaken, show shown, shrink shrank shrunk,
+sing sang sung, sink sank sunk, sit sat, sleep slept, speak spoke spoken, spend spent, stand stood,
+steal stole stolen, stick stuck, strike struck, swear swore sworn, swim swam swum, take took taken, teach taught,
+tear tore torn, tell told, think thought, throw threw thrown, understand understood, wake woke woken,
+wear wore worn, write wrote written
+"""
+IRREGULAR = {form: verb for verb, *forms in map(str.split, _IRREGULAR.split(",")) for form in forms}
+"""An irregular form -> its verb; not those that are another word, too."""
+
+LANGUAGES = _words(
+    """english german french spanish italian portuguese dutch swedish norwegian danish finnish icelandic russian
+    ukrainian czech slovak hungarian romanian bulgarian serbian croatian slovenian greek turkish arabic hebrew persian
+    farsi urdu hindi bengali punjabi gujarati marathi tamil telugu kannada malayalam sinhala nepali chinese mandarin
+    cantonese japanese korean vietnamese thai lao khmer burmese indonesian malay tagalog filipino swahili amharic yoruba
+    zulu afrikaans latin esperanto irish welsh catalan basque python java javascript typescript ruby php perl kotlin
+    scala haskell matlab sql html css bash cobol fortran"""
+)
+"""Languages of people and machines: names in small letters too."""
 
 _SMALL = """
 zero - two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
@@ -108,11 +189,35 @@ _UNITS = {
     "kg": "kilogram kilograms kilo kilos kgs",
     "lb": "pound pounds lbs",
     "oz": "ounce ounces",
-    "ton": "tons tonne tonnes",
+    "ton": "tons",
+    "tonne": "tonnes",
+    "stone": "stones",
     "ml": "milliliter milliliters millilitre millilitres",
     "l": "liter liters litre litres",
     "gallon": "gallons",
+    "pint": "pints",
+    "quart": "quarts",
     "cup": "cups",
+    "tbsp": "tablespoon tablespoons",
+    "tsp": "teaspoon teaspoons",
+    "acre": "acres",
+    "hectare": "hectares ha",
+    "mph": "",
+    "kph": "kmh",
+    "knot": "knots",
+    "nautical": "",
+    "psi": "",
+    "pascal": "pascals pa kpa",
+    "joule": "joules",
+    "kwh": "",
+    "hz": "hertz",
+    "khz": "kilohertz",
+    "mhz": "megahertz",
+    "ghz": "gigahertz",
+    "mbps": "",
+    "gbps": "",
+    "am": "",
+    "pm": "",
     "ms": "millisecond milliseconds",
     "sec": "secs",
     "minute": "minutes min mins",
@@ -140,15 +245,26 @@ _UNITS = {
     "gbp": "sterling",
     "inr": "rupee rupees rs",
     "yen": "jpy",
+    "yuan": "rmb cny",
+    "rouble": "roubles ruble rubles rub",
+    "peso": "pesos",
+    "franc": "francs chf",
+    "krona": "kronor krone kroner",
+    "won": "krw",
+    "dirham": "dirhams aed",
+    "bitcoin": "bitcoins btc",
     "cent": "cents",
 }
+CURRENCIES = {"$": "usd", "€": "eur", "£": "gbp", "₹": "inr", "¥": "yen"}
+"""Signs that stand before their number."""
+
 UNITS = {word: unit for unit, words in _UNITS.items() for word in (unit, *words.split())}
+UNITS |= CURRENCIES | {"%": "percent", "°": "degree", "degrees": "degree"}
 """A unit as written -> its canonical name."""
 
-BARE_UNITS = frozenset(unit for unit in UNITS.values() if unit not in {"m", "g", "l", "sec", "cup", "cent", "yard"})
+_NO_BARE_UNITS = {"m", "g", "l", "sec", "cup", "cent", "yard", "am", "pm", "won", "knot", "stone", "nautical", "pascal"}
+BARE_UNITS = frozenset(UNITS.values()) - _NO_BARE_UNITS
 """Units that are recognised without a number before them, too: "how many miles"."""
-
-SYMBOLS = {"$": "usd", "€": "eur", "£": "gbp", "₹": "inr", "¥": "yen", "%": "percent", "°": "degree"}
 
 MONTHS = _words(
     "january february april june july august september october november december "
@@ -184,7 +300,7 @@ earliest/latest first/last next/previous next/last past/future old/new old/young
 oldest/newest ancient/modern fast/slow faster/slower fastest/slowest quick/slow hot/cold hotter/colder warm/cool
 warmer/cooler heat/cool wet/dry light/dark light/heavy bright/dark black/white day/night morning/evening am/pm
 alive/dead birth/death live/die born/die male/female man/woman men/women boy/girl boys/girls guy/girl husband/wife
-father/mother dad/mom son/daughter brother/sister uncle/aunt he/she him/her his/her his/hers king/queen
+father/mother dad/mom son/daughter brother/sister uncle/aunt king/queen
 boyfriend/girlfriend actor/actress marry/divorce public/private local/remote local/global online/offline client/server
 input/output source/target source/destination host/guest parent/child student/teacher doctor/patient employer/employee
 employee/employer question/answer frontend/backend read/write reader/writer odd/even prime/composite acid/base
@@ -225,7 +341,7 @@ quickly fast quick
 big large huge
 remove delete eliminate erase rid
 fix repair solve resolve
-improve enhance better
+improve enhance better increase
 learn study
 earn make
 recover retrieve restore
@@ -244,9 +360,8 @@ bollywood hindi-film
 india indian
 website site web-site
 app application
-program software
+program programme software
 pretty beautiful
-increase improve
 effective efficient
 advice tip tips suggestion suggestions
 method approach technique

@@ -9,6 +9,7 @@ each before it serves anything; most entries never see so many.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from importlib import resources
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 from cache.semantic.entry import Observation
 from cache.semantic.profile import Profile
 
-VERSION = 1
+VERSION = 2
 """Of the features below; an artefact of another version is refused."""
 
 FEATURES = (
@@ -27,6 +28,7 @@ FEATURES = (
     "agreement",
     "support",
     "overlap",
+    "same_words",
 )
 
 
@@ -52,13 +54,6 @@ class Judgement(Struct, frozen=True):
     """Lower credible bound of the probability."""
 
 
-class Cutoff(Struct, frozen=True):
-    """The lower credible bound that serving asks for, for a bound `delta` on wrong answers."""
-
-    delta: float
-    lower: float
-
-
 class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fitted model, as its JSON file holds it."""
 
@@ -79,17 +74,18 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Standard deviations below the mean at which the lower credible bound lies."""
     floor: float
     """Least similarity of a candidate."""
-    cutoffs: tuple[Cutoff, ...]
-    """Cutoffs by rising delta."""
+    bands: tuple[float, ...]
+    """Lower credible bounds, rising, from which on answers may be served: classes whose share of wrong ones is measured
+    apart."""
     pairs: int
     """Number of labelled pairs that the model was fitted on."""
     data: str
     """SHA-256 of the file with the labelled pairs."""
 
-    def cutoff(self, delta: float) -> float:
-        """Return the lower bound that serving asks for. Between two deltas of the table the stricter one counts; a
-        delta below the smallest serves nothing."""
-        return next((row.lower for row in reversed(self.cutoffs) if row.delta <= delta), math.inf)
+    def band(self, lower: float) -> int | None:
+        """Return the number of the band of a lower credible bound; None below all."""
+        place = bisect_right(self.bands, lower)
+        return place - 1 if place else None
 
     def judge(self, features: Sequence[float], offset: Offset | None = None) -> Judgement:
         """Judge a candidate with these features (`features_of`) and this offset of its answer."""
@@ -121,6 +117,7 @@ def features_of(
         min(4, agreement),
         math.log1p(min(64, support)),
         len(ours & theirs) / max(1, len(ours | theirs)),
+        ours == theirs,
     )
 
 
@@ -162,7 +159,8 @@ def decode(artefact: bytes) -> CorrectnessModel:
         raise InvalidModel(
             f"the semantic cache's model is of another version than {VERSION}; make it anew with `make cache-model`"
         )
-    if any(len(row) != size + 1 for row in model.covariance) or min(model.scales) <= 0 or model.sigma <= 0:
+    possible = model.bands and model.bands == tuple(sorted(model.bands)) and min(model.scales) > 0 and model.sigma > 0
+    if any(len(row) != size + 1 for row in model.covariance) or not possible:
         raise InvalidModel("the semantic cache's model has impossible values; make it anew with `make cache-model`")
     return model
 

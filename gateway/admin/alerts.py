@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from redis.asyncio import Redis
 
-from cache.questions.store import read_monitors
+from cache.questions.store import read_evidence
+from cache.semantic.evidence import PromiseStanding, standing
 from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, dollars
+from gateway.config.settings import SemanticCacheSettings
 from gateway.engines.heartbeat import Overview, overview
 from gateway.limits.standing import LimitStanding, standings
 from gateway.limits.subjects import every_subject
@@ -50,7 +52,7 @@ async def alerts(gateway: Gateway, tenant: Tenant | None) -> list[Alert]:
     subjects = {name: every_subject(gateway.settings.limits, each, keys) for name, each in names.items()}
     limits = await standings(redis, subjects, gateway.settings.limits.soft_limit)
     found = [alert for name, those in limits.items() for each in those for alert in budget(name, each)]
-    found += await _tripped(redis, list(names))
+    found += await _tripped(redis, gateway.settings.semantic_cache, list(names))
     if tenant is None:
         found += [alert for route in list(gateway.view.routes()) for alert in await _taken_out(redis, route)]
         found += lost(overview(await presence.read(redis)))
@@ -110,15 +112,16 @@ async def _taken_out(redis: Redis, route: Route) -> list[Alert]:
     ]
 
 
-async def _tripped(redis: Redis, tenants: Sequence[str]) -> list[Alert]:
+async def _tripped(redis: Redis, settings: SemanticCacheSettings, tenants: Sequence[str]) -> list[Alert]:
+    promises = {tenant: promise for tenant in tenants if (promise := settings.promise_of(tenant))}
     return [
         Alert(
             kind="cache_tripped",
             level="warning",
             tenant=tenant,
             subject="semantic cache",
-            sentence=f"the semantic cache of {tenant} gave wrong answers and serves none until checks clear it",
+            sentence=f"the semantic cache of {tenant} gives no answers of one kind or more: too many would be wrong",
         )
-        for tenant, monitor in (await read_monitors(redis, tenants)).items()
-        if monitor.tripped
+        for tenant, evidence in (await read_evidence(redis, list(promises))).items()
+        if any(standing(compared, promises[tenant]) is PromiseStanding.BROKEN for compared in evidence.bands)
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
+
+if TYPE_CHECKING:
+    from cache.semantic.evidence import BandReport, Evidence
 
 
 @click.group()
@@ -31,12 +36,24 @@ def cache() -> None:
 @click.option("--tenant", help="Show only this tenant.")
 @json_option
 def stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> None:
-    """Show hits, misses and what they saved, per tenant, with the meaning of each counter."""
+    """Show hits, misses and what they saved, per tenant, with the meaning of each counter; and whether the semantic
+    cache gives answers, or why not."""
     from cache import statistics
+    from cache.questions.store import read_evidence
+    from cache.semantic.evidence import report
+    from cache.semantic.model import shipped
 
-    sums = with_redis(load_settings(config), lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
+    async def read(redis: Redis) -> tuple[dict[str, Counter[str]], dict[str, Evidence]]:
+        counted = await statistics.read(redis, hours=hours, tenant=tenant)
+        return counted, await read_evidence(redis, list(counted))
+
+    settings = load_settings(config)
+    sums, evidence = with_redis(settings, read)
+    promises = {name: settings.semantic_cache.promise_of(name) for name in sums}
+    bands = {name: report(evidence[name], shipped().bands, promise) for name, promise in promises.items() if promise}
     if as_json:
-        click.echo(msgspec.json.encode(sums).decode())
+        measured = {name: {"semantic_cache": bands[name]} for name in bands if evidence[name].bands}
+        click.echo(msgspec.json.encode({name: {**sums[name], **measured.get(name, {})} for name in sums}).decode())
         return
     table = Table(title=f"Caches, last {hours} h")
     for column in ("tenant", "counter", "count", "meaning"):
@@ -44,7 +61,10 @@ def stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> 
     for name, counters in sums.items():
         for counter, amount in sorted(counters.items()):
             table.add_row(Text(name), Text(counter), str(amount), statistics.meaning(counter))
-    Console().print(table if table.rows else "nothing has been counted yet")
+    console = Console()
+    console.print(table if table.rows else "nothing has been counted yet")
+    for name, promise in promises.items():
+        console.print(Text(_similar(name, promise, bands.get(name, []))))
 
 
 @cache.command("ls")
@@ -171,6 +191,27 @@ def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
     entries = with_redis(settings, forget)
     none = "" if entries else " (none were stored)"  # a name may be misspelt
     click.echo(f"stored answers of {tenant}{' with ' + ' or '.join(names) if names else ''} are forgotten{none}")
+
+
+def _similar(tenant: str, promise: float, bands: list[BandReport]) -> str:
+    """Say whether a tenant is given answers to similar questions, and why or why not."""
+    if not promise:
+        return f"{tenant}: the semantic cache is off"
+    given = "given" if any(band.standing == "kept" for band in bands) else "not given"
+    lines = [f"{tenant}: answers to similar questions are {given}; at most {promise:.1%} of them may be wrong"]
+    for band in bands:
+        match band.standing:
+            case "kept":
+                told = "given"
+            case "broken":
+                told = "not given, too many are wrong"
+            case _:
+                told = f"not given until {band.lacking} more in a row are right"
+        lines.append(
+            f"  right with probability {band.bound} and more by the model: {told}; {band.wrong} of {band.compared} "
+            f"compared were wrong ({band.share:.1%}, {band.low:.1%} to {band.high:.1%})"
+        )
+    return "\n".join(lines)
 
 
 def _moment(seconds: float) -> str:

@@ -50,7 +50,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "adapters": frozenset({"sources"}),
     "cache": ALL,
     "embedder": frozenset({"dimensions", "timeout"}),
-    "semantic_cache": frozenset({"delta", "tenants", "max_questions_per_tenant"}),
+    "semantic_cache": frozenset({"max_wrong_hits", "tenants", "max_questions_per_tenant"}),
     "router": ALL,
     "scaling": frozenset(
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -39,23 +40,23 @@ class EmbedderSettings(Section, frozen=True):
     ] = []
 
 
-Delta = Annotated[float, Meta(ge=0, le=0.2)]
+Promise = Annotated[float, Meta(ge=0, le=0.2)]
 
 
 class SemanticCacheSettings(Section, frozen=True):
     """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
 
-    enabled: Annotated[
-        bool,
-        Meta(description="Use this cache; needs the embedder and `cache.enabled`. The embedded default has it on."),
-    ] = False
-    delta: Annotated[
-        Delta,
-        Meta(description="Highest share of look-ups that are answered wrongly, for every tenant; 0: none is answered."),
+    enabled: Annotated[bool, Meta(description="Use this cache; needs the embedder and `cache.enabled`.")] = False
+    max_wrong_hits: Annotated[
+        Promise,
+        Meta(
+            description="Highest share of the answers given to similar questions that may be wrong, for every tenant; "
+            "where comparisons do not show that it is kept, none is given. 0: none is given."
+        ),
     ] = 0.02
     tenants: Annotated[
-        dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Delta],
-        Meta(description="`delta` of single tenants; 0 switches the cache off."),
+        dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Promise],
+        Meta(description="`max_wrong_hits` of single tenants; 0 switches the cache off."),
     ] = {}
     max_questions_per_tenant: Annotated[
         int, Meta(ge=4, description="Most questions of one tenant; oldest go first. A partition has a quarter at most.")
@@ -65,9 +66,25 @@ class SemanticCacheSettings(Section, frozen=True):
         Positive, Meta(description="Most bytes of one tenant's embeddings in Redis; the oldest are deleted first.")
     ] = 16_777_216
 
-    def delta_of(self, tenant: str) -> float:
-        """Highest share of wrong answers for a tenant; 0 if the cache is off."""
-        return self.tenants.get(tenant, self.delta) if self.enabled else 0.0
+    def promise_of(self, tenant: str) -> float:
+        """Highest share of a tenant's hits that may be wrong; 0 if the cache is off."""
+        return self.tenants.get(tenant, self.max_wrong_hits) if self.enabled else 0.0
+
+
+def refuse_delta(raw: Mapping[str, object], environ: Mapping[str, str]) -> None:
+    """Refuse the setting that bounded wrong answers per look-up: its value would mean something else now.
+
+    Raises:
+        SettingsError: it is set.
+    """
+    section = raw.get("semantic_cache")
+    variable = "ROUNDHOUSE_SEMANTIC_CACHE_DELTA"
+    if variable in environ or (isinstance(section, Mapping) and "delta" in section):
+        raise SettingsError(
+            f"{variable if variable in environ else 'semantic_cache.delta'}: there is no such setting any more, it "
+            "bounded wrong answers per look-up; remove it and set semantic_cache.max_wrong_hits, the highest share of "
+            "served answers that may be wrong, and semantic_cache.tenants likewise"
+        )
 
 
 def check_embedder(embedder: EmbedderSettings) -> None:

@@ -42,7 +42,7 @@ from gateway.config.safety import SafetySettings, check_safety
 from gateway.config.scaling import ScalingSettings as ScalingSettings
 from gateway.config.semantic_cache import EmbedderSettings as EmbedderSettings
 from gateway.config.semantic_cache import SemanticCacheSettings as SemanticCacheSettings
-from gateway.config.semantic_cache import check_embedder
+from gateway.config.semantic_cache import check_embedder, refuse_delta
 from gateway.config.telemetry import LogSettings as LogSettings
 from gateway.config.telemetry import TelemetrySettings as TelemetrySettings
 from gateway.records.directory import Scope
@@ -257,7 +257,7 @@ _DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
 def demo_settings() -> Settings:
     """The repository's own model, and one tenant whose key is `roundhouse-demo`."""
     tenants = [TenantSettings(name="demo", keys=[ApiKeySettings(id="demo", sha256=_DEMO_DIGEST)])]
-    return Settings(tenants=tenants, pools=own_pools(), semantic_cache=SemanticCacheSettings(enabled=True))
+    return Settings(tenants=tenants, pools=own_pools())
 
 
 def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -293,15 +293,14 @@ def load(
             raise SettingsError(f"{file}: not valid TOML: nested too deep") from None
     elif explicit:
         raise SettingsError(f"{file}: no such configuration file")
+    refuse_delta(raw, environ)
     apply_environment(raw, Settings, environ)
     if environ.get("REDIS_URL"):
         raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
     for section, fields in options.items():
         raw.setdefault(section, {}).update(fields)
     if "tenants" not in raw and "pools" not in raw:
-        defaults = demo_settings()
-        raw.setdefault("semantic_cache", {}).setdefault("enabled", defaults.semantic_cache.enabled)
-        raw["tenants"] = msgspec.to_builtins(defaults.tenants)
+        raw["tenants"] = msgspec.to_builtins(demo_settings().tenants)
     _choose_models(raw)
     try:
         settings = msgspec.convert(raw, Settings)

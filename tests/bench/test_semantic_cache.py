@@ -20,27 +20,32 @@ from bench.question_edits import KINDS, edits
 from bench.question_pairs import Pair, QuestionPool, QuestionStream, draw, nearest, read, split
 from bench.semantic_audit import Audit, digest, sample
 from bench.semantic_cache import (
-    adversarial,
-    calibrated_threshold,
-    ceilings,
-    compare_edited,
-    hits_at,
-    oracle_threshold,
-    sensitivity,
+    best,
+    by_reading,
+    edits_alone,
+    guard_rows,
+    hits,
+    in_hindsight,
+    methods,
+    promised,
+    simulated,
     with_edits,
+    wrong_per_hit,
 )
-from bench.semantic_model import JudgedCandidate, fit, lowest, record, upper
+from bench.semantic_model import JudgedCandidate, fit, record
 from bench.semantic_policies import (
     GlobalThreshold,
+    GuardedThreshold,
     PerEntry,
-    Perfect,
     Profiles,
+    Refusals,
     Roundhouse,
     SemanticOutcome,
     fit_curve,
     simulate,
 )
-from bench.semantic_report import ReaderVerdict, SemanticResult, SemanticRow, Truth, markdown, plot
+from bench.semantic_report import ReaderVerdict, SemanticResult, markdown, plot
+from cache.semantic.guards import GUARDS, guard
 from cache.semantic.model import FEATURES, CorrectnessModel, shipped
 
 VERBS = ("paint", "repair", "clean", "sell", "wash", "measure", "insure", "register")
@@ -146,15 +151,44 @@ def test_its_curve_is_a_logistic_regression() -> None:
 
 
 def test_ours_serves_paraphrases_and_no_edits(pool: QuestionPool) -> None:
+    """In hindsight: under a promise it first has to compare."""
     model, profiles = shipped(), Profiles(pool.texts)
     requests = draw(pool, QuestionStream(requests=80, one_off=0.3), 1)
-    outcome = simulate(pool, requests, Roundhouse(model, profiles, delta=0.05, seed=0))
+    outcome = simulate(pool, requests, Roundhouse(model, profiles, promise=0.02, seed=0, cutoff=0.1))
     assert outcome.hits > 0
     assert outcome.wrong == 0
-    rows = adversarial(pool, model, embed, {0.05: 0.9}, 20)
+    assert simulate(pool, requests, Roundhouse(model, profiles, promise=0.02, seed=0)).hits == 0
+    rows = edits_alone(pool, model, embed, (0.9,), 20)
     assert [row.kind for row in rows] == list(KINDS)
     assert not any(row.ours for row in rows if row.kind != "word")
-    assert any(row.thresholds["0.05"] for row in rows)
+    assert any(row.thresholds["0.9"] for row in rows)
+
+
+def test_under_a_promise_comparisons_come_before_hits(pool: QuestionPool) -> None:
+    model, profiles = shipped(), Profiles(pool.texts)
+    requests = draw(pool, QuestionStream(requests=150, one_off=0.1), 1)
+    everything = msgspec.structs.replace(model, bands=(0.05,))
+    policy = Roundhouse(everything, profiles, promise=0.2, seed=0)
+    outcome = simulate(pool, requests, policy)
+    assert policy.decisions["explore.unproven"] >= 10
+    assert 0 < outcome.hits == policy.decisions["serve"]
+    assert policy.evidence.of(0).total == pytest.approx(
+        policy.decisions["explore.unproven"] + policy.decisions["explore.sampled"], rel=0.3
+    )
+
+
+def test_guards_that_refuse_are_all_named(pool: QuestionPool) -> None:
+    """A pair passes if none does."""
+    profiles = Profiles(pool.texts)
+    refusals = Refusals(profiles)
+    for question in range(len(pool.texts)):
+        for other, _ in pool.neighbours[question]:
+            assert (guard(profiles[question], profiles[other]) is None) is (not refusals.of(question, other))
+    stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
+    guarded = simulate(pool, stream, GuardedThreshold(0.0, refusals))
+    everything = simulate(pool, stream, GuardedThreshold(0.0, refusals, frozenset(GUARDS)))
+    assert everything == simulate(pool, stream, GlobalThreshold(0.0))
+    assert guarded.wrong < everything.wrong
 
 
 def test_what_look_ups_meet_is_recorded_with_its_label(pool: QuestionPool) -> None:
@@ -182,47 +216,21 @@ def test_the_fit_finds_the_curve_that_made_the_labels() -> None:
     assert np.linalg.eigvalsh(np.array(model.covariance)).min() > 0
 
 
-def test_the_limit_lies_above_the_error() -> None:
-    assert upper([SemanticOutcome(requests=1000, wrong=10), SemanticOutcome(requests=1000, wrong=20)]) > 0.015
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))
-def test_the_lowest_setting_is_found(errors: list[float], delta: float) -> None:
-    falling = dict(enumerate(sorted(errors, reverse=True)))
-    expected = next((place for place, error in falling.items() if error <= delta), math.inf)
-    assert lowest(list(falling), lambda place: falling[int(place)], delta) == expected
-
-
-def test_a_threshold_with_the_same_error_is_found_between_two() -> None:
+def test_the_best_setting_has_most_hits_within_the_target() -> None:
     def sweep(threshold: float) -> list[SemanticOutcome]:
-        return [
-            SemanticOutcome(requests=100_000, hits=round(1e5 * (1 - threshold)), wrong=round(1e4 * (1 - threshold)))
-        ]
+        served = round(1000 * (1 - threshold))
+        return [SemanticOutcome(requests=1000, hits=served, wrong=round(served * (1 - threshold)))]
 
-    assert hits_at(sweep, 0.00512) == pytest.approx(0.0512)
-
-
-def test_thresholds_are_chosen_within_the_bound() -> None:
-    def sweep(threshold: float) -> list[SemanticOutcome]:
-        return [SemanticOutcome(requests=10_000, hits=int(10_000 * (1 - threshold)), wrong=int(1000 * (1 - threshold)))]
-
-    chosen = calibrated_threshold(sweep, 0.01)
-    assert upper(sweep(chosen)) <= 0.01 < upper(sweep(chosen - 0.0025))
-    assert oracle_threshold(sweep, 0.01) == 0.9
-    assert oracle_threshold(lambda _: [SemanticOutcome(requests=10, hits=5, wrong=5)], 0.01) == 1.01
+    setting, outcomes = best(sweep, (0.5, 0.8, 0.9, 0.95), wrong_per_hit, 0.1)
+    assert (setting, hits(outcomes)) == (0.9, 0.1)
+    setting, outcomes = best(sweep, (0.5, 0.8), wrong_per_hit, 0.1)
+    assert (setting, hits(outcomes)) == (None, 0)
 
 
-def test_a_perfect_verifier_makes_no_mistake_and_misses_nothing_that_is_near(pool: QuestionPool) -> None:
-    """Behind the guards it has at most as many hits."""
-    stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
-    alone, guarded = (simulate(pool, stream, Perfect(pool, profiles)) for profiles in (None, Profiles(pool.texts)))
-    assert alone.wrong == guarded.wrong == 0 and alone.hits >= guarded.hits > 0
-    asked: set[int] = set()
-    repeated = 0
-    for question in stream:
-        repeated += pool.clusters[question] in asked
-        asked.add(pool.clusters[question])
-    assert alone.hits <= repeated
+def test_the_promise_is_kept_for_a_known_share() -> None:
+    good, bad = (simulated(share, look_ups=1500, runs=5) for share in (0.0, 0.1))
+    assert good.serving == 1 and good.served > 0.7 and good.wrong == 0
+    assert bad.served == bad.serving == bad.broken == 0
 
 
 def test_reading_a_sample_tells_how_much_was_wrong(pool: QuestionPool) -> None:
@@ -233,17 +241,17 @@ def test_reading_a_sample_tells_how_much_was_wrong(pool: QuestionPool) -> None:
     audit = Audit(pool, profiles, ())
     strata = {audit.stratum(*pair) for pair in outcome.served}
     verdicts = [ReaderVerdict("", stratum, number % 2 == 0) for stratum in strata for number in range(1000)]
-    truth = Audit(pool, profiles, verdicts).truth([outcome])
-    assert truth.error == pytest.approx(outcome.hits / outcome.requests / 2)
-    assert truth.low < truth.error < truth.high
-    unread = Audit(pool, profiles, ()).truth([outcome])
-    assert unread.error == truth.error and unread.high - unread.low > truth.high - truth.low
+    share, (low, high) = Audit(pool, profiles, verdicts).truth([outcome])
+    assert share == pytest.approx(0.5)
+    assert low < share < high
+    unread, (lowest, highest) = Audit(pool, profiles, ()).truth([outcome])
+    assert unread == pytest.approx(share) and highest - lowest > high - low
 
 
 def test_a_sample_has_pairs_of_every_stratum(pool: QuestionPool) -> None:
     """Served ones, each once, and no more than asked for."""
     streams = [draw(pool, QuestionStream(requests=60, one_off=0.3), seed) for seed in range(2)]
-    drawn = sample(pool, streams, [0.05], 2, 0)
+    drawn = sample(pool, streams, [0.1], 2, 0)
     audit = Audit(pool, Profiles(pool.texts), ())
     assert drawn and len({each.pair for each in drawn}) == len(drawn)
     assert [each.number for each in drawn] == list(range(len(drawn)))
@@ -270,38 +278,37 @@ def test_the_report_shows_every_part(pool: QuestionPool, tmp_path: Path) -> None
     stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
     edited_pool, edited = with_edits(pool, [stream], embed)
     assert len(edited[0]) >= len(stream)
-    ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
-    read = {"estimate": 0.0, "truth": Truth(0.01, 0.0, 0.02), "true_rival": 0.1}
-    rows = [
-        msgspec.structs.replace(SemanticRow.of("ours", 0.01, ours, rival=0.1), **read),
-        SemanticRow.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
-    ]
-    assert rows[0].hit_rate > 0
+    pools, streams = {"natural": pool, "edited": edited_pool}, {"natural": [stream], "edited": edited}
+    profiles = {traffic: Profiles(each.texts) for traffic, each in pools.items()}
+    refusals = {traffic: Refusals(each) for traffic, each in profiles.items()}
+    swept = methods(pool, [stream], model, profiles["natural"], refusals["natural"])
+    verdicts = [ReaderVerdict("", "other passed 3", True), ReaderVerdict("", "other refused 1", False)]
     result = SemanticResult(
         pairs=1,
         questions=len(pool.texts),
         streams=1,
         requests=len(stream),
-        rows=rows,
-        ceilings=ceilings(pool, [stream]),
-        verdicts=[ReaderVerdict("", "other passed 3", True), ReaderVerdict("", "other refused 1", False)],
-        edited=compare_edited(edited_pool, edited, model),
-        adversarial=adversarial(pool, model, embed, {0.01: 0.9}, 3),
-        sensitivity=sensitivity(pool, model, 1, 0.01, 0.9),
+        promised={"natural": promised(pool, [stream], model, profiles["natural"])},
+        hindsight={"natural": in_hindsight(swept)},
+        verdicts=verdicts,
+        readings=by_reading(swept, Audit(pool, profiles["natural"], verdicts)),
+        guards=guard_rows(pools, streams, refusals),
+        edits=edits_alone(pool, model, embed, (0.9,), 3),
+        simulated=[simulated(0.0, look_ups=10, runs=1)],
     )
+    assert {row.guard for row in result.guards} == {"none", *GUARDS}
     text = markdown(result)
     for part in (
-        "Hits of ours per hit",
-        "A verifier that knew every label",
+        "none served",
         "| another, or none | passed | 0 of 1 | 0 of 0 |",
         "| another, or none | refused | 0 of 0 | 1 of 1 |",
-        "## With edited questions",
+        "### Natural traffic",
+        "## What each guard is worth",
         "## Edited questions alone",
-        "## Other traffic",
         "| number |",
     ):
         assert part in text
-    plot(result, tmp_path / "plot.png")
+    plot({"natural": {"ours": [(0.1, 0.1)]}, "edited": {"ours": [(0.1, 0.1)]}}, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 

@@ -9,13 +9,17 @@ from msgspec import Meta, Struct
 
 from cache.inspection import Holding, holding
 from cache.questions.corrections import Corrections
+from cache.questions.store import read_evidence
 from cache.response import ALL
+from cache.semantic.evidence import BandReport, report
+from cache.semantic.model import shipped
 from cache.statistics import read, read_by_hour
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import TenantPath
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.billing.entry import begin_of
 from gateway.errors import Conflict, NotFound
+from gateway.services import Gateway
 from gateway.turns.ids import response_id
 
 endpoints = Endpoints("cache", "The response cache, the semantic cache and the engines' prefix caches.")
@@ -61,6 +65,9 @@ class CacheCounters(Struct, frozen=True):
     """Answers found or joined, of those looked up; null if none was."""
     prefix_hit_rate: float | None
     """Prompt tokens found in engines' prefix caches, of those sent; null if none was."""
+    semantic: list[BandReport]
+    """What comparisons show of answers to similar questions, the surest ones first; empty if the semantic cache is off
+    for the tenant."""
 
 
 class CacheStatistics(Struct, frozen=True):
@@ -84,14 +91,15 @@ class CacheHours(Struct, frozen=True):
 async def list_statistics(call: Call, query: CachePeriod) -> Answer[CacheStatistics]:
     """Show cache statistics of all tenants that have any."""
     found = await read(call.gateway.redis, hours=query.hours)
-    return Answer(CacheStatistics([_counters(name, query.hours, sums) for name, sums in sorted(found.items())]))
+    return Answer(CacheStatistics(await _counters(call.gateway, query.hours, dict(sorted(found.items())))))
 
 
 @endpoints.get("/tenants/{tenant}/cache", access=Access.TENANT)
 async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> Answer[CacheCounters]:
     """Show cache statistics of a tenant."""
     found = await read(call.gateway.redis, hours=query.hours, tenant=path.tenant)
-    return Answer(_counters(path.tenant, query.hours, found[path.tenant]))
+    (counters,) = await _counters(call.gateway, query.hours, found)
+    return Answer(counters)
 
 
 @endpoints.get("/cache/hours", access=Access.OPERATOR)
@@ -152,8 +160,14 @@ async def _hours(call: Call, query: CachePeriod, tenant: str | None) -> Answer[C
     )
 
 
-def _counters(tenant: str, hours: int, sums: dict[str, int]) -> CacheCounters:
-    return CacheCounters(tenant, hours, dict(sorted(sums.items())), *_rates(sums))
+async def _counters(gateway: Gateway, hours: int, found: Mapping[str, Mapping[str, int]]) -> list[CacheCounters]:
+    evidence = await read_evidence(gateway.redis, list(found))
+    bounds, counters = shipped().bands, []
+    for tenant, sums in found.items():
+        promise = gateway.settings.semantic_cache.promise_of(tenant)
+        bands = report(evidence[tenant], bounds, promise) if promise else []
+        counters.append(CacheCounters(tenant, hours, dict(sorted(sums.items())), *_rates(sums), bands))
+    return counters
 
 
 def _rates(sums: Mapping[str, int]) -> tuple[float | None, float | None]:

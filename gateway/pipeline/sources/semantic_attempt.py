@@ -7,6 +7,7 @@ from msgspec import Struct
 from cache.embedding.store import Vector
 from cache.response import CachedAnswer
 from cache.semantic.decision import Action, SemanticDecision
+from cache.semantic.evidence import Evidence
 from cache.semantic.profile import Profile
 
 
@@ -18,7 +19,10 @@ class Attempt(Struct, frozen=True):
     phrasing: str
     vector: Vector
     sealed: Profile
-    delta: float
+    promise: float
+    """The tenant's `max_wrong_hits`."""
+    evidence: Evidence
+    """What comparisons with this embedder and model had shown."""
     decision: SemanticDecision
     checked: CachedAnswer | None
     """The stored answer with which the fresh one is compared."""
@@ -30,7 +34,7 @@ class Attempt(Struct, frozen=True):
         if decision.judgement is None:
             return None
         told = "given" if decision.action is Action.SERVE else f"checked ({decision.reason})"
-        return (
-            f"stored answer {decision.answer} to a similar question: {told}; right with a probability of at least "
-            f"{decision.judgement.lower:.3f}"
-        )
+        if decision.band is not None:
+            compared = self.evidence.of(decision.band)
+            told += f"; of {compared.total:.0f} such answers compared with fresh ones {compared.wrong:.0f} were wrong"
+        return f"stored answer {decision.answer} to a similar question: {told}"

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from time import monotonic
@@ -30,7 +29,6 @@ from cache.semantic.decision import Action, SemanticDecision, ServingTerms, deci
 from cache.semantic.eligibility import ineligible
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.model import CorrectnessModel
-from cache.semantic.monitor import Control
 from cache.semantic.profile import profile, seal
 from cache.statistics import CacheCounter
 from gateway.access.identity.secret import derive
@@ -75,8 +73,6 @@ class SimilarAnswers:
         self._statistics = statistics
         self._metrics = metrics
         self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"semantic cache of {tenant}"))
-        self._look_ups: Counter[str] = Counter()
-        """Look-ups by tenant since its last check that measures the error."""
         self._learning = BackgroundTasks("semantic cache")
         self.draw: Callable[[], float] = random.random
         """Random number that decides which answers are checked."""
@@ -89,8 +85,8 @@ class SimilarAnswers:
         """Answer a turn, as `SemanticSource` does."""
         turn, cache = progress.admitted.turn, progress.admitted.cache
         tenant = turn.principal.tenant
-        delta = settings.semantic_cache.delta_of(tenant)
-        if cache.digest is None or delta <= 0:
+        promise = settings.semantic_cache.promise_of(tenant)
+        if cache.digest is None or promise <= 0:
             return None
         began = monotonic()
         refusal = _refusal(turn, cache)
@@ -98,13 +94,12 @@ class SimilarAnswers:
             self._statistics.add(tenant, f"semantic_bypass.{refusal}")
             self._metrics.asked("bypass", None)
             return None
-        attempt, found = await self._look_up(progress, answers, delta, settings.embedder.timeout)
+        attempt, found = await self._look_up(progress, answers, promise, settings.embedder.timeout)
         if attempt is None:
             self._statistics.add(tenant, "semantic_bypass.unavailable")
             self._metrics.asked("bypass", monotonic() - began)
             return None
         decision = attempt.decision
-        self._look_ups[tenant] += 1
         self._metrics.asked(str(decision.action), monotonic() - began)
         if decision.action is not Action.SERVE:  # which is counted where it is replayed
             self._statistics.add(tenant, _counter(decision))
@@ -147,7 +142,7 @@ class SimilarAnswers:
         await self._embeddings.aclose()
 
     async def _look_up(
-        self, progress: Progress, answers: StoredAnswers, delta: float, seconds: float
+        self, progress: Progress, answers: StoredAnswers, promise: float, seconds: float
     ) -> tuple[Attempt | None, FoundQuestions]:
         admitted, turn = progress.admitted, progress.admitted.turn
         tenant, question = turn.principal.tenant, turn.conversation[-1].content
@@ -155,7 +150,8 @@ class SimilarAnswers:
         if hello is None or hello.model != self._model.embedder:
             return None, FoundQuestions()
         secret = self._secret(tenant)
-        name = (tenant, answers.context(admitted, {"embedder": hello.revision, "model": self._model.version}))
+        basis = f"{hello.revision}:{self._model.version}"
+        name = (tenant, answers.context(admitted, {"semantic": basis}))
         # The partition is read, if it has to be, while the question is embedded.
         preparing = self._prepared(name, hello.dimensions, seconds)
         vector = admitted.foreseen.embedding if admitted.foreseen else None
@@ -175,22 +171,14 @@ class SimilarAnswers:
             return None, FoundQuestions()
         if found.gone:
             await self._hints.gone(name, found.gone)
-        decision = decide(
-            sealed,
-            found.candidates,
-            model=self._model,
-            terms=ServingTerms(
-                delta=delta,
-                strictness=found.monitor.strictness,
-                exact_only=found.monitor.tripped,
-            ),
-            draw=self.draw(),
-        )
+        evidence = found.evidence.on(basis)
+        terms = ServingTerms(max_wrong_hits=promise, evidence=evidence)
+        decision = decide(sealed, found.candidates, model=self._model, terms=terms, draw=self.draw())
         checked = None
         if decision.action is Action.EXPLORE and decision.answer is not None:
             checked = found.stored[decision.answer]
         phrasing = hashlib.blake2b(f"{name[1]}\0{question}".encode(), digest_size=12, key=secret).hexdigest()
-        return Attempt(name, phrasing, vector, sealed, delta, decision, checked), found
+        return Attempt(name, phrasing, vector, sealed, promise, evidence, decision, checked), found
 
     async def _prepared(self, name: Name, dimensions: int, seconds: float) -> None:
         try:
@@ -204,22 +192,15 @@ class SimilarAnswers:
         decision, checked = attempt.decision, attempt.checked
         if checked is not None and decision.answer is not None and decision.judgement is not None:
             correct = await self._agree(fresh.text, checked.text)
-            look_ups = self._look_ups.pop(tenant, 1) if decision.would_serve else 1
             check = Check(
                 answer=decision.answer,
                 correct=correct,
                 logit=decision.judgement.logit,
-                propensity=decision.propensity if decision.would_serve else None,
-                look_ups=look_ups,
+                band=decision.band,
+                basis=attempt.evidence.basis,
+                promise=attempt.promise,
             )
-            written = await self._store.record(
-                tenant,
-                check,
-                delta=attempt.delta,
-                sigma=self._model.sigma,
-                thresholds=Thresholds(),
-                control=Control(),
-            )
+            written = await self._store.record(tenant, check, sigma=self._model.sigma, thresholds=Thresholds())
             self._statistics.add(tenant, f"semantic_check.{'right' if correct else 'wrong'}")
             if written is not None and written[0] in (EntryState.QUARANTINED, EntryState.REVOKED):
                 self._statistics.add(tenant, f"semantic_{written[0]}")

@@ -6,8 +6,9 @@ import numpy as np
 from redis.asyncio import Redis
 
 from cache.questions.index import Vector
+from cache.questions.store import Check
 from cache.response import CachedAnswer, Lookup, ResponseCache
-from cache.semantic.model import FEATURES, VERSION, CorrectnessModel, Cutoff
+from cache.semantic.model import FEATURES, VERSION, CorrectnessModel
 from cache.shape import shape_of
 
 DIMENSIONS = 8
@@ -24,11 +25,16 @@ MODEL = CorrectnessModel(
     sigma=0.5,
     z=1.0,
     floor=0.5,
-    cutoffs=(Cutoff(0.02, 0.9), Cutoff(0.2, 0.5)),
+    bands=(0.5, 0.9),
     pairs=1,
     data="",
 )
 """A model that is sure from a similarity of about 0.8."""
+
+
+def check(correct: bool = True, *, answer: str = "d1", logit: float = 1.0, band: int | None = 0) -> Check:
+    """Return a check of an answer."""
+    return Check(answer=answer, correct=correct, logit=logit, band=band, basis="embedder:2", promise=0.02)
 
 
 def vector(*leading: float) -> Vector:

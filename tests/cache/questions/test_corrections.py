@@ -8,13 +8,12 @@ from redis.exceptions import RedisError
 
 from cache.questions.corrections import Corrections
 from cache.questions.index import Hint
-from cache.questions.store import Check, SemanticStore
+from cache.questions.store import SemanticStore
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.keys import answer_key, given_key
-from cache.semantic.monitor import Control
 from cache.semantic.profile import profile, seal
 from cache.statistics import read
-from tests.cache.questions.conftest import answer, responses, vector
+from tests.cache.questions.conftest import answer, check, responses, vector
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -29,21 +28,14 @@ async def store(redis: Redis) -> SemanticStore:
     await answer(responses(redis), "acme", "d1")
     assert await store.admit(NAME, "q1", "d1", seal(profile("How high is it?"), b"secret"), vector(1)) == 0
     for _ in range(3):
-        assert await check(store) is not None
+        assert await found_right(store) is not None
     await Corrections(redis).note("acme", "resp_1", "d1")
     return store
 
 
-async def check(store: SemanticStore) -> EntryState | None:
+async def found_right(store: SemanticStore) -> EntryState | None:
     """The state after a check that finds the answer right."""
-    after = await store.record(
-        "acme",
-        Check(answer="d1", correct=True, logit=1.0, propensity=None),
-        delta=0.02,
-        sigma=1.0,
-        thresholds=Thresholds(),
-        control=Control(),
-    )
+    after = await store.record("acme", check(band=None), sigma=1.0, thresholds=Thresholds())
     return None if after is None else after[0]
 
 
@@ -58,7 +50,7 @@ async def test_a_doubted_answer_has_to_be_found_right_anew(store: SemanticStore,
     assert await state(store) is EntryState.VERIFIED
     assert await corrections.doubt("acme", "resp_1")
     assert await state(store) is EntryState.QUARANTINED
-    assert [await check(store) for _ in range(3)] == [
+    assert [await found_right(store) for _ in range(3)] == [
         EntryState.QUARANTINED,
         EntryState.QUARANTINED,
         EntryState.PROBATION,
@@ -70,7 +62,7 @@ async def test_a_revoked_answer_stays_revoked(store: SemanticStore, redis: Redis
     assert await corrections.revoke("acme", "d1")
     assert await corrections.doubt("acme", "resp_1")
     assert await state(store) is EntryState.REVOKED
-    assert await check(store) is None
+    assert await found_right(store) is None
     counted = (await read(redis, tenant="acme"))["acme"]
     assert (counted["semantic_revoked"], counted.get("semantic_quarantined", 0)) == (1, 0)
 

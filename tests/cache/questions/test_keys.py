@@ -13,7 +13,7 @@ NAMED = [
     keys.answer_key("<tenant>", "<digest>"),
     keys.partition_key("<tenant>", "<partition>"),
     keys.index_key("<tenant>"),
-    keys.monitor_key("<tenant>"),
+    keys.evidence_key("<tenant>"),
     keys.given_key("<tenant>", "<response>"),
     keys.vectors_key("<tenant>", "<partition>"),
 ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec import structs
 from redis.asyncio import Redis
 
 from cache.questions.corrections import Corrections
 from cache.questions.index import Hint
-from cache.questions.store import Check, SemanticStore
+from cache.questions.store import SemanticStore, read_evidence
 from cache.response import ALL
 from cache.semantic.entry import EntryState, Thresholds
-from cache.semantic.keys import answer_key, index_key, monitor_key, partition_key, phrasing_key
-from cache.semantic.monitor import Control, Mode
+from cache.semantic.keys import answer_key, evidence_key, index_key, partition_key, phrasing_key
 from cache.semantic.profile import profile, seal
-from tests.cache.questions.conftest import answer, responses, vector
+from tests.cache.questions.conftest import answer, check, responses, vector
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.anyio
 NAME = ("acme", "p1")
 SEALED = seal(profile("How high is Mont Blanc?"), b"secret")
 HINT = Hint("q1", "d1", 0.99)
-LEARN = {"delta": 0.02, "sigma": 1.0, "thresholds": Thresholds(), "control": Control()}
+LEARN: dict[str, Any] = {"sigma": 1.0, "thresholds": Thresholds()}
 
 
 async def stored(redis: Redis, **options: int) -> SemanticStore:
@@ -49,12 +50,12 @@ async def test_redis_holds_no_word_of_the_question(redis: Redis) -> None:
 
 
 async def test_every_key_has_a_time_to_live(redis: Redis) -> None:
-    """None lives longer than the answer, but the monitor."""
+    """None lives longer than the answer, but the evidence."""
     store = await stored(redis)
-    await store.record("acme", Check(answer="d1", correct=True, logit=1.0, propensity=0.1), **LEARN)  # type: ignore[arg-type]
+    await store.record("acme", check(), **LEARN)
     for key in (phrasing_key(*NAME, "q1"), answer_key("acme", "d1"), partition_key(*NAME), index_key("acme")):
         assert 0 < await redis.pttl(key) <= 60_000
-    assert await redis.pttl(monitor_key("acme")) > 0
+    assert await redis.pttl(evidence_key("acme")) > 0
 
 
 @pytest.mark.parametrize(
@@ -116,34 +117,45 @@ async def test_the_caps_hold(redis: Redis) -> None:
     assert not await redis.exists(partition_key(*NAME))
 
 
-async def test_checks_move_answer_and_monitor(redis: Redis) -> None:
-    """Three right ones verify; then wrong ones quarantine, revoke, and trip the tenant to exact-only."""
+async def test_checks_move_answer_and_evidence(redis: Redis) -> None:
+    """Three right ones verify; then wrong ones quarantine and revoke it."""
     store = await stored(redis)
 
-    async def checked(correct: bool) -> tuple[EntryState, Mode]:
-        check = Check(answer="d1", correct=correct, logit=2.0, propensity=0.5)
-        after = await store.record("acme", check, **LEARN)  # type: ignore[arg-type]
+    async def checked(correct: bool) -> EntryState:
+        after = await store.record("acme", check(correct, logit=2.0, band=1), **LEARN)
         assert after is not None
-        return after[0], after[1].mode
+        return after[0]
 
-    assert [(await checked(True))[0] for _ in range(3)][-1] is EntryState.VERIFIED
+    assert [await checked(True) for _ in range(3)][-1] is EntryState.VERIFIED
     [candidate] = (await store.read(NAME, [HINT])).candidates
     assert candidate.support == 3 and candidate.offset is not None and candidate.offset.mean > 0
     after = [await checked(False) for _ in range(3)]
-    assert [state for state, _ in after] == [EntryState.QUARANTINED, EntryState.QUARANTINED, EntryState.REVOKED]
-    assert after[-1][1] is Mode.EXACT_ONLY
-    assert (await store.read(NAME, [HINT])).monitor.mode is Mode.EXACT_ONLY
-    assert await store.record("acme", Check(answer="d1", correct=True, logit=2.0, propensity=None), **LEARN) is None  # type: ignore[arg-type]
+    assert after == [EntryState.QUARANTINED, EntryState.QUARANTINED, EntryState.REVOKED]
+    compared = (await store.read(NAME, [HINT])).evidence.of(1)
+    assert (round(compared.right), round(compared.wrong)) == (3, 3)
+    assert (await read_evidence(redis, ["acme", "other"]))["acme"].of(1) == compared
+    assert await store.record("acme", check(), **LEARN) is None
 
 
 async def test_checks_at_the_same_time_are_all_counted(redis: Redis) -> None:
     """Of several gateways."""
     store = await stored(redis)
-    check = Check(answer="d1", correct=True, logit=1.0, propensity=0.5)
-    done = await asyncio.gather(*(store.record("acme", check, **LEARN) for _ in range(4)))  # type: ignore[arg-type]
+    done = await asyncio.gather(*(store.record("acme", check(), **LEARN) for _ in range(4)))
     assert all(done)
     found = await store.read(NAME, [HINT])
-    assert found.candidates[0].support == 4 and found.monitor.checks == 4
+    assert found.candidates[0].support == 4 and round(found.evidence.of(0).right) == 4
+
+
+async def test_a_check_of_what_was_not_to_be_served_is_no_evidence(redis: Redis) -> None:
+    """Nor are those with another embedder or model."""
+    store = await stored(redis)
+    await store.record("acme", check(), **LEARN)
+    await store.record("acme", check(band=None), **LEARN)
+    found = (await store.read(NAME, [HINT])).evidence
+    assert found.basis == "embedder:2" and round(found.of(0).total) == 1
+    await store.record("acme", structs.replace(check(band=1), basis="another:2"), **LEARN)
+    found = (await store.read(NAME, [HINT])).evidence
+    assert found.basis == "another:2" and found.of(0).total == 0 and round(found.of(1).total) == 1
 
 
 async def test_without_redis_nothing_is_found_and_nothing_raises() -> None:
@@ -153,7 +165,7 @@ async def test_without_redis_nothing_is_found_and_nothing_raises() -> None:
         store = SemanticStore(gone)
         assert await store.read(NAME, [HINT]) is None
         assert await store.admit(NAME, "q1", "d1", SEALED, vector(1)) is None
-        assert await store.record("acme", Check(answer="d1", correct=True, logit=1, propensity=1), **LEARN) is None  # type: ignore[arg-type]
+        assert await store.record("acme", check(), **LEARN) is None
 
 
 @pytest.mark.parametrize("field", ["profile", "answer"])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.semantic.decision import (
+    EXPLORED,
     Action,
-    Exploration,
     ExplorationReason,
     SemanticCandidate,
     SemanticDecision,
@@ -18,6 +18,7 @@ from cache.semantic.decision import (
     decide,
 )
 from cache.semantic.entry import EntryState, Observation
+from cache.semantic.evidence import Comparisons, Evidence
 from cache.semantic.guards import Rejection
 from cache.semantic.model import offset_of, shipped
 from cache.semantic.profile import profile
@@ -25,6 +26,8 @@ from cache.semantic.profile import profile
 MODEL = shipped()
 ASKED = profile("How can I learn to play the guitar?")
 TRUSTED = offset_of([Observation(1.0, True)] * 20, MODEL.sigma)
+PROVEN = Evidence(bands=(Comparisons(1000.0, 1.0),) * len(MODEL.bands))
+"""Of every band."""
 
 
 def candidate(
@@ -35,9 +38,10 @@ def candidate(
 
 
 def decision(
-    *candidates: SemanticCandidate, draw: float = 0.9, delta: float = 0.05, **more: object
+    *candidates: SemanticCandidate, draw: float = 0.9, evidence: Evidence = PROVEN, promise: float = 0.02
 ) -> SemanticDecision:
-    return decide(ASKED, candidates, model=MODEL, terms=ServingTerms(delta=delta, **more), draw=draw)  # type: ignore[arg-type]
+    terms = ServingTerms(max_wrong_hits=promise, evidence=evidence)
+    return decide(ASKED, candidates, model=MODEL, terms=terms, draw=draw)
 
 
 def test_nothing_similar_is_a_miss() -> None:
@@ -48,8 +52,7 @@ def test_nothing_similar_is_a_miss() -> None:
 def test_a_trusted_paraphrase_is_served() -> None:
     found = decision(candidate())
     assert (found.action, found.answer, found.phrasing, found.reason) == (Action.SERVE, "a1", "q1", None)
-    assert found.would_serve
-    assert found.propensity == Exploration().verified
+    assert found.judgement is not None and found.band == MODEL.band(found.judgement.lower)
 
 
 def test_a_refused_candidate_gives_its_reason_and_is_not_compared() -> None:
@@ -63,60 +66,62 @@ def test_the_best_that_passes_the_guards_decides_not_the_nearest() -> None:
     assert (found.action, found.answer) == (Action.SERVE, "a1")
 
 
-def test_an_unsure_one_is_explored_always() -> None:
-    found = decision(candidate(similarity=0.62, offset=None, support=0), delta=0.005)
-    assert (found.action, found.reason, found.propensity) == (Action.EXPLORE, ExplorationReason.UNSURE, 1.0)
-    assert not found.would_serve
+def test_an_unsure_one_is_checked_always_and_is_no_evidence() -> None:
+    found = decision(candidate(similarity=0.62, offset=None, support=0))
+    assert (found.action, found.reason, found.band) == (Action.EXPLORE, ExplorationReason.UNSURE, None)
 
 
 @pytest.mark.parametrize("state", [EntryState.PROBATION, EntryState.VERIFIED])
 def test_a_share_of_what_would_be_served_is_checked(state: EntryState) -> None:
-    share = Exploration().propensity(state)
-    below, at = (decision(candidate(state=state), draw=draw) for draw in (share * 0.99, share))
+    below, at = (decision(candidate(state=state), draw=draw) for draw in (EXPLORED * 0.99, EXPLORED))
     assert (below.action, below.reason) == (Action.EXPLORE, ExplorationReason.SAMPLED)
     assert at.action is Action.SERVE
-    assert below.would_serve
-    assert below.propensity == at.propensity == share
+    assert below.band == at.band is not None
 
 
-def test_a_quarantined_one_is_checked_never_served() -> None:
+def test_a_quarantined_one_is_checked_never_served_and_is_no_evidence() -> None:
     found = decision(candidate(state=EntryState.QUARANTINED))
-    assert (found.action, found.reason, found.would_serve) == (Action.EXPLORE, ExplorationReason.QUARANTINED, False)
+    assert (found.action, found.reason, found.band) == (Action.EXPLORE, ExplorationReason.QUARANTINED, None)
 
 
 def test_a_revoked_one_is_passed_over() -> None:
     assert decision(candidate(state=EntryState.REVOKED)).action is Action.MISS
 
 
-def test_after_the_trip_everything_is_checked_and_counts_for_recovery() -> None:
-    found = decision(candidate(), exact_only=True)
-    assert (found.action, found.reason) == (Action.EXPLORE, ExplorationReason.EXACT_ONLY)
-    assert (found.would_serve, found.propensity) == (True, 1.0)
+def test_nothing_is_served_before_comparisons_show_that_it_is_right() -> None:
+    """By default, however sure the model is; everything is checked, and counts."""
+    for evidence in (Evidence(), Evidence(bands=(Comparisons(900.0, 100.0),) * len(MODEL.bands))):
+        found = decision(candidate(similarity=1.0), evidence=evidence)
+        assert (found.action, found.reason) == (Action.EXPLORE, ExplorationReason.UNPROVEN)
+        assert found.band is not None
 
 
-def test_a_bound_below_the_calibrated_ones_serves_nothing() -> None:
-    assert decision(candidate(similarity=1.0), delta=0.0001).action is Action.EXPLORE
+def test_the_evidence_is_that_of_the_answers_own_band() -> None:
+    band = decision(candidate()).band
+    assert band is not None
+    for place in range(len(MODEL.bands)):
+        bands = [Comparisons()] * len(MODEL.bands)
+        bands[place] = Comparisons(1000.0, 0.0)
+        found = decision(candidate(), evidence=Evidence(bands=tuple(bands)))
+        assert (found.action is Action.SERVE) is (place == band)
 
 
 @given(
     st.floats(0.6, 1),
-    st.sampled_from([0.005, 0.01, 0.02, 0.05]),
-    st.floats(0, 6),
+    st.floats(0.001, 0.2),
+    st.integers(0, 3000),
+    st.integers(0, 300),
     st.floats(0, 0.999),
     st.sampled_from(EntryState),
-    st.booleans(),
 )
-def test_stricter_never_serves_more(
-    similarity: float, delta: float, strictness: float, draw: float, state: EntryState, exact_only: bool
+def test_what_is_served_is_right_often_enough(
+    similarity: float, promise: float, right: int, wrong: int, draw: float, state: EntryState
 ) -> None:
     entry = candidate(similarity=similarity, state=state)
-    found = decision(entry, draw=draw, delta=delta, strictness=strictness, exact_only=exact_only)
+    evidence = Evidence(bands=(Comparisons(float(right), float(wrong)),) * len(MODEL.bands))
+    found = decision(entry, draw=draw, promise=promise, evidence=evidence)
     if found.action is Action.SERVE:
-        assert state.servable
-        assert not exact_only
-        for looser in (0.005, 0.01, 0.02, 0.05):
-            if looser >= delta:
-                assert decision(entry, draw=draw, delta=looser, strictness=strictness / 2).action is Action.SERVE
+        assert state.servable and wrong / (right + wrong) < promise
 
 
 def test_the_nearest_other_answer_counts_against_a_candidate() -> None:

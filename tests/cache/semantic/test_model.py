@@ -75,13 +75,9 @@ def test_right_checks_raise_the_bound_and_wrong_ones_lower_it() -> None:
     assert MODEL.judge(features(0.9), wrong).lower < plain.lower < MODEL.judge(features(0.9), right).lower
 
 
-def test_a_looser_bound_asks_for_less_and_one_below_the_table_for_the_impossible() -> None:
-    lowers = [row.lower for row in MODEL.cutoffs]
-    assert lowers == sorted(lowers, reverse=True)
-    assert MODEL.cutoff(MODEL.cutoffs[0].delta / 2) == math.inf
-    between = (MODEL.cutoffs[0].delta + MODEL.cutoffs[1].delta) / 2
-    assert MODEL.cutoff(between) == MODEL.cutoffs[0].lower
-    assert MODEL.cutoff(1.0) == MODEL.cutoffs[-1].lower
+@pytest.mark.parametrize(("lower", "band"), [(0.0, None), (0.49, None), (0.5, 0), (0.89, 0), (0.9, 1), (1.0, 1)])
+def test_bands_are_classes_of_the_lower_bound(lower: float, band: int | None) -> None:
+    assert msgspec.structs.replace(MODEL, bands=(0.5, 0.9)).band(lower) == band
 
 
 def test_the_artefact_holds_numbers_only() -> None:
@@ -109,6 +105,8 @@ def changed(**change: object) -> bytes:
         (changed(weights=[1.0]), "another version"),
         (changed(scales=[0.0] * len(FEATURES)), "impossible"),
         (changed(sigma=0), "impossible"),
+        (changed(bands=[]), "impossible"),
+        (changed(bands=[0.9, 0.5]), "impossible"),
         (changed(covariance=[[1.0]] * (len(FEATURES) + 1)), "impossible"),
     ],
 )

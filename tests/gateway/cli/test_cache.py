@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
 from cache.questions.corrections import Corrections
 from cache.response import CachedAnswer, ResponseCache, Wish
-from cache.semantic.keys import answer_key
+from cache.semantic.evidence import Comparisons, Evidence, lacking
+from cache.semantic.keys import answer_key, evidence_key
 from cache.shape import DeltaShape
 from cache.statistics import CacheCounter
 from gateway.cli.root import main
@@ -74,6 +76,33 @@ def test_stats_shows_what_was_counted(run: Callable[..., Result], redis_url: str
     shown = run("stats").output
     assert "answers served" in shown and "not stored" in " ".join(shown.split())
     assert "nothing has been counted" in run("stats", "--tenant", "globex").output
+
+
+def test_stats_says_whether_similar_questions_are_answered_and_why(
+    run: Callable[..., Result], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def count(redis: Redis) -> None:
+        statistics = CacheCounter(redis)
+        for tenant in ("acme", "globex", "off"):
+            statistics.add(tenant, "semantic_miss")
+        await statistics.flush()
+        bands = (Comparisons(50.0, 50.0), Comparisons(100.0, 0.0), Comparisons(500.0, 1.0))
+        await redis.hset(evidence_key("acme"), "state", msgspec.json.encode(Evidence(bands=bands)))
+
+    on(redis_url, count)
+    assert "acme: the semantic cache is off" in run("stats").output
+    monkeypatch.setenv("ROUNDHOUSE_SEMANTIC_CACHE_ENABLED", "true")
+    monkeypatch.setenv("ROUNDHOUSE_SEMANTIC_CACHE_TENANTS", "off=0")
+    shown = " ".join(run("stats").output.split())
+    assert "acme: answers to similar questions are given; at most 2.0% of them may be wrong" in shown
+    assert "by the model: given; 1 of 501 compared were wrong (0.2%" in shown
+    assert f"not given until {lacking(Comparisons(100.0), 0.02)} more in a row are right; 0 of 100 compared" in shown
+    assert "not given, too many are wrong; 50 of 100 compared were wrong (50.0%" in shown
+    assert "globex: answers to similar questions are not given" in shown
+    assert "off: the semantic cache is off" in shown
+    told = json.loads(run("stats", "--json").output)
+    assert [band["standing"] for band in told["acme"]["semantic_cache"]] == ["kept", "unproven", "broken"]
+    assert told["globex"] == {"semantic_miss": 1}
 
 
 def test_ls_lists_what_is_stored(run: Callable[..., Result], redis_url: str) -> None:

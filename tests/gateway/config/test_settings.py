@@ -27,9 +27,17 @@ def test_without_anything_the_embedded_default_applies(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     settings = load(environ={})
     assert settings.tenants == demo_settings().tenants
-    assert settings.semantic_cache.enabled
+    assert not settings.semantic_cache.enabled
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert [pool.tier for pool in settings.pools] == ["small", "medium", "large"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"ROUNDHOUSE_SEMANTIC_CACHE_DELTA": "0.01"}])
+def test_a_bound_on_wrong_look_ups_is_refused_with_its_successor(tmp_path: Path, environ: dict[str, str]) -> None:
+    """The same value would promise something else now."""
+    file = write(tmp_path, "" if environ else "[semantic_cache]\ndelta = 0.01\n")
+    with pytest.raises(SettingsError, match=r"set semantic_cache\.max_wrong_hits"):
+        load(file, environ=environ)
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:

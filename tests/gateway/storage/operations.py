@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import openai
 from redis.asyncio import Redis
@@ -12,9 +11,8 @@ from redis.asyncio import Redis
 from cache.inspection import holding
 from cache.questions.hints import IndexedHints
 from cache.questions.index import Hint
-from cache.questions.store import Check, SemanticStore
+from cache.questions.store import SemanticStore
 from cache.semantic.entry import Thresholds
-from cache.semantic.monitor import Control
 from cache.semantic.profile import profile, seal
 from gateway.access.directory.store import Directory
 from gateway.access.identity import Principal
@@ -25,7 +23,7 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
-from tests.cache.questions.conftest import answer, responses, vector
+from tests.cache.questions.conftest import answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
 from tests.gateway.sockets import create
@@ -129,8 +127,7 @@ async def _semantic(redis: Redis, served: Served) -> None:
     await hints.prepare(PARTITION, len(vector(1)))
     await hints.added(PARTITION, "q1", "d1", vector(1))
     assert (await store.read(PARTITION, [Hint("q1", "d1", 0.99)])).candidates
-    learn: dict[str, Any] = {"delta": 0.02, "sigma": 1.0, "thresholds": Thresholds(), "control": Control()}
-    await store.record("demo", Check(answer="d1", correct=True, logit=1.0, propensity=0.1), **learn)
+    await store.record("demo", check(), sigma=1.0, thresholds=Thresholds())
     await hints.aclose()
     await cache.remove("demo", "d1")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache.questions.corrections import Corrections
-from cache.semantic.keys import answer_key
+from cache.semantic.evidence import Comparisons, Evidence
+from cache.semantic.keys import answer_key, evidence_key
+from gateway.config.settings import SemanticCacheSettings
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +77,19 @@ async def test_a_revoked_answer_is_named_by_itself_or_by_a_response(administer: 
         problem(await api.acme.post(path, params={"answer": f"resp_{'00' * 24}"}), 404, "not_found")
         statistics = (await api.acme.get("/tenants/acme/cache")).json()
         assert statistics["counters"]["semantic_revoked"] == 1
+
+
+async def test_the_statistics_say_whether_similar_questions_are_answered(administer: Administer) -> None:
+    """And why not; nothing where the semantic cache is off."""
+    settings = SemanticCacheSettings(enabled=True, tenants={"other": 0.0})
+    async with administer(semantic_cache=settings) as api:
+        evidence = Evidence(bands=(Comparisons(), Comparisons(500.0, 1.0)))
+        await api.served.gateway.redis.hset(evidence_key("acme"), "state", msgspec.json.encode(evidence))
+        bands = (await api.acme.get("/tenants/acme/cache")).json()["semantic"]
+        assert [band["standing"] for band in bands] == ["unproven", "kept", "unproven"]
+        assert (bands[1]["compared"], bands[1]["wrong"], bands[1]["lacking"]) == (501, 1, 0)
+        assert bands[0]["lacking"] > 200 and bands[0]["bound"] > bands[1]["bound"]
+        assert (await api.other.get("/tenants/other/cache")).json()["semantic"] == []
 
 
 async def test_single_answers_and_tags_are_forgotten(administer: Administer) -> None:

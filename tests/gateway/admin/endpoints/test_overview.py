@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache.semantic.keys import monitor_key
-from cache.semantic.monitor import Mode, Monitor
+from cache.semantic.evidence import Comparisons, Evidence
+from cache.semantic.keys import evidence_key
 from gateway.admin.alerts import budget, lost
 from gateway.billing.entry import LedgerEntry
+from gateway.config.settings import SemanticCacheSettings
 from gateway.engines.heartbeat import Overview, ReplicaStatus
 from gateway.limits.standing import LimitStanding
 from gateway.limits.subjects import every_subject
@@ -63,7 +64,7 @@ async def test_a_period_is_shown_beside_the_one_before(administer: Administer) -
 
 async def test_a_spent_budget_and_a_tripped_cache_are_told(administer: Administer) -> None:
     """To operators and to the tenant's own admin; the most urgent first."""
-    async with administer() as api:
+    async with administer(semantic_cache=SemanticCacheSettings(enabled=True)) as api:
         quotas: dict[str, Any] = {"quota": {"spend_per_day": 1000, "spend_per_month": 2500}}
         made = await api.operator.post("/tenants", json={"name": "shop", **quotas})
         key = (await api.operator.post("/tenants/shop/keys", json={"scopes": ["admin:read"]})).json()["key"]
@@ -72,8 +73,8 @@ async def test_a_spent_budget_and_a_tripped_cache_are_told(administer: Administe
         assert made.status_code == 201
         subjects = every_subject(gateway.settings.limits, Tenant(name="shop", quota=Quota(**quotas["quota"])), [])
         await gateway.limiter.charge_lost("shop", "t1", Amounts(spend=1250), subjects)
-        tripped = Monitor(mode=Mode.EXACT_ONLY)
-        await gateway.redis.set(monitor_key("shop"), msgspec.json.encode(tripped))
+        wrong = Evidence(bands=(Comparisons(50.0, 50.0),))
+        await gateway.redis.hset(evidence_key("shop"), "state", msgspec.json.encode(wrong))
         async with api.client(key) as shop:
             alerts = (await shop.get("/overview")).json()["alerts"]
             limits = (await shop.get("/tenants/shop/limits")).json()["data"]

@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
+from redis.exceptions import RedisError
 
 from cache.questions.corrections import Corrections
+from cache.questions.store import read_evidence
+from cache.semantic.evidence import Comparisons, Evidence, lacking
+from cache.semantic.keys import evidence_key
 from cache.statistics import read
 from engine.text.processor import TextProcessor
 from engine.wire import Generate
@@ -78,18 +83,27 @@ async def frames(model: Path) -> AsyncIterator[Answering]:
 
 @contextlib.asynccontextmanager
 async def semantic(
-    serve: Serve, frames: FrameEngine, embedder: EmbedderProcess, *, wait: bool = True, **changes: Any
+    serve: Serve, frames: FrameEngine, embedder: EmbedderProcess, *, proven: bool = True, **changes: Any
 ) -> AsyncIterator[Served]:
-    """A gateway that serves what it would explore by chance."""
+    """A gateway that serves what it would explore by chance, and whose comparisons were right so far."""
     changes = {"semantic_cache": SemanticCacheSettings(enabled=True), **changes}
     at = EmbedderSettings(address=f"unix://{embedder.socket}", timeout=changes.pop("embedding_seconds", 10.0))
     async with serve(engines={"small": [frames.address]}, embedder=at, **changes) as served:
         similar_of(served).draw = lambda: 0.999
         client = served.gateway.embedder
         assert client is not None
-        if wait:
-            await eventually(lambda: client.hello is not None)
+        await eventually(lambda: client.hello is not None)
+        if proven:
+            await prove(served)
         yield served
+
+
+async def prove(served: Served, compared: Comparisons = Comparisons(1000.0, 0.0)) -> None:  # noqa: B008  frozen
+    """Have comparisons of the tenant's answers so far."""
+    client = served.gateway.embedder
+    assert client is not None and client.hello is not None
+    evidence = Evidence(basis=f"{client.hello.revision}:{MODEL.version}", bands=(compared,) * len(MODEL.bands))
+    await served.gateway.redis.hset(evidence_key("demo"), "state", msgspec.json.encode(evidence))
 
 
 def similar_of(served: Served) -> SimilarAnswers:
@@ -196,7 +210,7 @@ class TestHit:
     ) -> None:
         """Nothing is stored for them either."""
         off = SemanticCacheSettings(enabled=True, tenants={"demo": 0.0})
-        async with semantic(serve, frames, embedder, semantic_cache=off) as served:
+        async with semantic(serve, frames, embedder, proven=False, semantic_cache=off) as served:
             for text in (ASKED, ALIKE):
                 assert (await ask(served, text))[0].cache == "miss"
             assert await served.gateway.redis.keys("rh1:sem*") == []
@@ -223,7 +237,7 @@ class TestCheck:
     async def test_a_wrong_one_is_not_served_again(
         self, serve: Serve, frames: Answering, embedder: EmbedderProcess
     ) -> None:
-        """It goes to quarantine; the monitor hears of it."""
+        """It goes to quarantine, and is evidence."""
         async with semantic(serve, frames, embedder) as served:
             await ask(served, ASKED)
             frames.says = lambda asked: "Nobody can."
@@ -231,20 +245,47 @@ class TestCheck:
             await ask(served, ALIKE)
             similar_of(served).draw = lambda: 0.999
             _, said = await ask(served, "How could I reset the password of the mail account?")
-            monitor = await served.gateway.redis.hget("rh1:sem-monitor:{demo}", "state")
+            evidence = (await read_evidence(served.gateway.redis, ["demo"]))["demo"]
         assert said == "Nobody can."
-        assert b'"wrong_checks":1' in monitor
+        assert sum(compared.wrong for compared in evidence.bands) == 1
 
     async def test_what_the_exact_cache_does_not_store_teaches_nothing(
         self, serve: Serve, frames: Answering, embedder: EmbedderProcess
     ) -> None:
         """Cut off answers, refusals."""
-        async with semantic(serve, frames, embedder) as served:
+        async with semantic(serve, frames, embedder, proven=False) as served:
             frames.finish = "length"
             await ask(served, ASKED)
             frames.finish, frames.says = "stop", lambda asked: "I'm sorry, but I can't help with that."
             await ask(served, ALIKE)
             assert await served.gateway.redis.keys("rh1:sem-*") == []
+
+
+class TestPromise:
+    """At most the share `max_wrong_hits` of what is served is wrong."""
+
+    async def test_is_shown_before_anything_is_served(
+        self, serve: Serve, frames: Answering, embedder: EmbedderProcess
+    ) -> None:
+        promise = SemanticCacheSettings(enabled=True, max_wrong_hits=0.2)
+        async with semantic(serve, frames, embedder, proven=False, semantic_cache=promise) as served:
+            told = []
+            for number in range(lacking(Comparisons(), 0.2) + 1):
+                await ask(served, f"How do I reset the password for parcel service {number}?")
+                told.append(await ask(served, f"How can I reset the password for parcel service {number}?"))
+        assert [route.cache_reason for route, _ in told] == ["checked"] * (len(told) - 1) + ["similar"]
+        assert any("checked (unproven); of 0 such answers" in reason for reason in told[0][0].reasons)
+
+    async def test_is_broken_where_too_many_are_wrong(
+        self, serve: Serve, frames: Answering, embedder: EmbedderProcess
+    ) -> None:
+        async with semantic(serve, frames, embedder) as served:
+            await ask(served, ASKED)
+            assert (await ask(served, ALIKE))[0].cache_reason == "similar"
+            await prove(served, Comparisons(970.0, 30.0))
+            assert (await ask(served, "How could I reset the password of the mail account?"))[
+                0
+            ].cache_reason == "checked"
 
 
 class TestDislike:
@@ -344,6 +385,8 @@ class TestFailures:
                 await ask(served, ASKED)
 
                 async def again() -> bool:
+                    with contextlib.suppress(RedisError):
+                        await prove(served)
                     await ask(served, question(ASKED, caching=Caching(refresh=True)))
                     return (await ask(served, "How could I reset the password of the mail account?"))[0].cache == "hit"
 
