@@ -5,7 +5,7 @@ import { toAddress, useAddress } from "./address.js";
 import { AdminApi, answerOf, keptKey } from "./api.js";
 import { focusHeading } from "./focus.js";
 import { html } from "./html.js";
-import { Heading } from "./parts.js";
+import { Failure, Heading } from "./parts.js";
 import { SessionContext } from "./session.js";
 import { SignIn } from "./sign-in.js";
 import { entriesFor, viewOf } from "./views.js";
@@ -43,14 +43,16 @@ export function Shell() {
 function Frame({ me, signOut }) {
   const { parts, query } = useAddress();
   const entries = entriesFor(me);
-  const { view, title } = viewOf(parts, me);
+  const view = viewOf(parts, me) ?? NOT_FOUND;
+  const { component, failure } = useComponent(view);
   const opened = parts.join("/");
   const before = useRef(opened);
   useEffect(() => {
-    document.title = `${title} · Roundhouse console`;
+    document.title = `${view.title} · Roundhouse console`;
+    if (!component) return;
     if (before.current !== opened) focusHeading();
     before.current = opened;
-  }, [opened]);
+  }, [opened, component]);
   const whose = me.role === "operator" ? "Operator" : `Admin of ${me.tenant}`;
   return html`
     <header class="bar">
@@ -68,10 +70,31 @@ function Frame({ me, signOut }) {
             html`<a key=${title} href=${toAddress(leads)} aria-current=${isWithin(parts, leads) ? "page" : undefined}>${title}</a>`,
         )}
       </nav>
-      <main>${view ? html`<${view} key=${opened} parts=${parts} query=${query} />` : html`<${NotFound} />`}</main>
+      <main>
+        ${component && html`<${component} key=${opened} parts=${parts} query=${query} />`}
+        ${failure && html`<${Failure} failure=${failure} again=${() => location.reload()} />`}
+        ${!component && !failure && html`<p role="status">Loading …</p>`}
+      </main>
     </div>
   `;
 }
+
+/** The component of a view, once its module is there. @param {Pick<import("./views.js").View, "load">} view */
+function useComponent(view) {
+  const [state, setState] = useState({ of: null, component: null, failure: null });
+  useEffect(() => {
+    let left = false;
+    const become = (values) => left || setState({ of: view, component: null, failure: null, ...values });
+    view.load().then(
+      (component) => become({ component }),
+      () => become({ failure: new Error("This view cannot be loaded: the server cannot be reached.") }),
+    );
+    return () => void (left = true);
+  }, [view]);
+  return state.of === view ? state : { component: null, failure: null };
+}
+
+const NOT_FOUND = { title: "Not found", load: async () => NotFound };
 
 function NotFound() {
   return html`<${Heading}>Not found</${Heading}><p>There is no such view, or it is not for you.</p>`;

@@ -1,46 +1,36 @@
-/** Which views there are, where they are found, and for whom. */
+/** Which views there are, where they are found, and for whom. All but the first are loaded when they are opened. */
 
-import { Adapter, Adapters } from "./views/adapters.js";
-import { Audit } from "./views/audit.js";
-import { Keys } from "./views/keys.js";
-import { Live } from "./views/live.js";
 import { Overview } from "./views/overview.js";
-import { Quotas } from "./views/quotas.js";
-import { Routes, Trials } from "./views/routes.js";
-import { Tenants } from "./views/tenants.js";
-import { Turn, Turns } from "./views/turns.js";
-import { Usage } from "./views/usage.js";
-import { Users } from "./views/users.js";
 
 /**
  * @typedef {object} View
  * @property {(string | null)[]} parts of its address; null stands for any name
  * @property {string} title
- * @property {any} view
+ * @property {() => Promise<any>} load gives its component
  * @property {boolean} [operators] it is for operators only
  * @property {boolean} [own] it is of one tenant, whose admins find it in the navigation
  */
 
 /** In the order of the navigation. @type {View[]} */
 const VIEWS = [
-  { parts: [], title: "Overview", view: Overview },
-  { parts: ["live"], title: "Live", view: Live },
-  { parts: ["usage"], title: "Usage", view: Usage },
-  { parts: ["turns"], title: "Turns", view: Turns },
-  { parts: ["turns", null], title: "Turn", view: Turn },
-  { parts: ["tenants"], title: "Tenants", view: Tenants, operators: true },
-  { parts: ["tenants", null, "keys"], title: "Keys", view: Keys, own: true },
-  { parts: ["tenants", null, "users"], title: "Users", view: Users, own: true },
-  { parts: ["tenants", null, "quotas"], title: "Quotas", view: Quotas, own: true },
-  { parts: ["adapters"], title: "Adapters", view: Adapters },
-  { parts: ["adapters", null], title: "Adapter", view: Adapter },
-  { parts: ["routes"], title: "Routes", view: Routes, operators: true },
-  { parts: ["routes", null], title: "Route", view: Trials, operators: true },
-  { parts: ["audit"], title: "Audit", view: Audit },
+  { parts: [], title: "Overview", load: async () => Overview },
+  { parts: ["live"], title: "Live", load: async () => (await import("./views/live.js")).Live },
+  { parts: ["usage"], title: "Usage", load: async () => (await import("./views/usage.js")).Usage },
+  { parts: ["turns"], title: "Turns", load: async () => (await import("./views/turns.js")).Turns },
+  { parts: ["turns", null], title: "Turn", load: async () => (await import("./views/turns.js")).Turn },
+  { parts: ["tenants"], title: "Tenants", load: async () => (await import("./views/tenants.js")).Tenants, operators: true },
+  { parts: ["tenants", null, "keys"], title: "Keys", load: async () => (await import("./views/keys.js")).Keys, own: true },
+  { parts: ["tenants", null, "users"], title: "Users", load: async () => (await import("./views/users.js")).Users, own: true },
+  { parts: ["tenants", null, "quotas"], title: "Quotas", load: async () => (await import("./views/quotas.js")).Quotas, own: true },
+  { parts: ["adapters"], title: "Adapters", load: async () => (await import("./views/adapters.js")).Adapters },
+  { parts: ["adapters", null], title: "Adapter", load: async () => (await import("./views/adapters.js")).Adapter },
+  { parts: ["routes"], title: "Routes", load: async () => (await import("./views/routes.js")).Routes, operators: true },
+  { parts: ["routes", null], title: "Route", load: async () => (await import("./views/routes.js")).Trials, operators: true },
+  { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 
 /**
- * The view of an address, or none. What somebody may see in it is the server's decision.
+ * The view of an address, if there is one. What somebody may see in it is the server's decision.
  *
  * @param {string[]} parts
  * @param {import("./session.js").Me} me
@@ -50,7 +40,7 @@ export function viewOf(parts, me) {
     view.parts.length === parts.length &&
     view.parts.every((part, index) => part === null || part === parts[index]) &&
     (!view.operators || me.role === "operator");
-  return VIEWS.find(fits) ?? { view: null, title: "Not found" };
+  return VIEWS.find(fits);
 }
 
 /** The entries of the navigation. @param {import("./session.js").Me} me */

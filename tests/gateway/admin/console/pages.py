@@ -40,8 +40,13 @@ def sign_in(page: Page, key: str, address: str = "#/") -> None:
 
 
 def open_view(page: Page, address: str, heading: str) -> None:
-    """Go to a view, and wait until everything in it is there."""
+    """Go to a view, and wait until it is loaded."""
     page.goto(f"/admin/{address}")
+    loaded(page, heading)
+
+
+def loaded(page: Page, heading: str) -> None:
+    """Wait until everything in a view is there."""
     expect(page.get_by_role("heading", level=1)).to_have_text(heading)
     expect(page.get_by_text(PENDING)).to_have_count(0)
 
