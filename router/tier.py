@@ -154,7 +154,16 @@ def at_price(choice: TierChoice, price: float) -> str:
 
 
 def sentences(choice: TierChoice) -> tuple[str, ...]:
-    """Say for people why a tier was chosen: what its worth asks for, then what has changed that."""
+    """Say for people why a tier was chosen."""
+    return tuple(reasons(choice).values())
+
+
+def reasons(choice: TierChoice) -> dict[str, str]:
+    """Return why a tier was chosen, by kind of reason: what its worth asks for, then what has changed that.
+
+    The first kind is the source of the values, or `explored`; others are `unfamiliar`, `closed` (a tier was not
+    offered), `queue` and `conversation` (which keeps to a tier).
+    """
     outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
     worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
     wanted, possible = _best(TIERS, worth, terms.price), _best(choice.offered, worth, terms.price)
@@ -170,16 +179,16 @@ def sentences(choice: TierChoice) -> tuple[str, ...]:
         first = f"complexity {outlook.complexity:.2f} {price}asks for the {wanted} tier"
     else:
         first = f"little is known of requests like this one: the {wanted} tier"
-    grounds = [first]
+    grounds = {"explored" if explored else outlook.source.value: first}
     if prediction is not None and prediction.probabilities is None:
-        grounds.append("it is unlike the questions that success was learnt from")
+        grounds["unfamiliar"] = "it is unlike the questions that success was learnt from"
     if not explored and possible != wanted:
-        grounds.append(f"the {wanted} tier is not open to this request, the {possible} tier is next")
+        grounds["closed"] = f"the {wanted} tier is not open to this request, the {possible} tier is next"
     if not explored and soonest != possible:
-        grounds.append(f"the {possible} tier has a queue, the {soonest} tier answers sooner")
+        grounds["queue"] = f"the {possible} tier has a queue, the {soonest} tier answers sooner"
     if not explored and choice.tier != soonest:
-        grounds.append(f"the conversation has used the {choice.floor} tier and does not go below it")
-    return tuple(grounds)
+        grounds["conversation"] = f"the conversation has used the {choice.floor} tier and does not go below it"
+    return grounds
 
 
 def _best(tiers: Sequence[str], utilities: Sequence[float], price: float) -> str:

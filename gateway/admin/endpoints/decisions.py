@@ -9,12 +9,15 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gateway.admin.call import Access, Call
-from gateway.admin.endpoints.shapes import Page, TenantPath
+from gateway.admin.endpoints import records
+from gateway.admin.endpoints.shapes import Only, Page, TenantPath
 from gateway.admin.kit import cursors
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.errors import Unavailable, invalid_value
+from gateway.billing.cost import TokenPrices
+from gateway.errors import NotFound, Unavailable, invalid_value
 from gateway.pipeline.routing import decisions, explaining
 from gateway.pipeline.routing.decisions import LoggedDecision
+from gateway.pipeline.routing.replaying import Replay, replay
 from gateway.pipeline.routing.tiers import Tiers
 from router.complexity import Reason
 from router.tier import TierChoice, ValueSource, at_price, sentences
@@ -25,12 +28,23 @@ Quality = Annotated[int, Meta(ge=0, le=100)]
 _PLACE = re.compile(r"\d{1,15}-\d{1,15}", re.ASCII)
 
 
+Otherwise = Annotated[
+    Quality | None, Meta(description="Also say what this position of the quality knob would have chosen.")
+]
+
+
 class DecisionsQuery(Page, frozen=True):
     """Which decisions."""
 
-    quality: Annotated[
-        Quality | None, Meta(description="Also say what this position of the quality knob would have chosen.")
-    ] = None
+    quality: Otherwise = None
+
+
+class ReplayQuery(Input, frozen=True):
+    """Which decisions are summed."""
+
+    tenant: Annotated[Only | None, Meta(description="Only those of this tenant.")] = None
+    decisions: Annotated[int, Meta(ge=1, le=5000, description="How many at most, the newest.")] = 1000
+    quality: Otherwise = None
 
 
 class ByTier(Struct, frozen=True):
@@ -112,6 +126,22 @@ async def list_decisions(call: Call, path: TenantPath, query: DecisionsQuery) ->
     page = found[: query.limit]
     more = cursors.encode(listing, page[-1][0]) if len(found) > query.limit else None
     return Answer(DecisionList([decision_state(each, price) for _, each in page], more))
+
+
+@endpoints.get("/route/replay", access=Access.FILTERED, raises=[NotFound])
+async def replay_decisions(call: Call, query: ReplayQuery) -> Answer[Replay]:
+    """Sum the newest logged decisions by tier and reason, and at another position of the quality knob."""
+    gateway = call.gateway
+    tenant = await records.tenant_of(call, query.tenant)
+    names = list(gateway.view.tenants()) if tenant is None else [tenant]
+    try:
+        found = await decisions.newest(gateway.redis, names, query.decisions)
+    except ValueError:
+        raise Unavailable("the log of decisions holds something else") from None
+    price = None if query.quality is None else (await _tiers(call)).price(query.quality)
+    priced = {pool.tier: gateway.view.price(pool.name) for pool in gateway.engines.pools}
+    prices: dict[str, TokenPrices] = {tier: each for tier, each in priced.items() if each is not None}
+    return Answer(await asyncio.to_thread(replay, found, price, prices))
 
 
 @endpoints.post("/route/explain", access=Access.FILTERED, example={"prompt": "Prove that there are infinitely many."})

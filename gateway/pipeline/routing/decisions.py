@@ -7,10 +7,11 @@ Redis does not take is tried again; beyond `MAX_WAITING` entries the oldest are 
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -162,6 +163,36 @@ async def read_back(redis: Redis, tenant: str, before: str, count: int) -> list[
         "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrevrange(KEY.format(tenant=tenant), end, count=count)
     )
     return [(id.decode(), msgspec.json.decode(fields[b"decision"], type=LoggedDecision)) for id, fields in found]
+
+
+async def newest(redis: Redis, tenants: Sequence[str], count: int) -> list[LoggedDecision]:
+    """Return the newest decisions of several tenants together, newest first.
+
+    Raises as `read`.
+    """
+    at_once = max(10, count // max(1, len(tenants)))
+    logs = [_back(redis, tenant, at_once) for tenant in tenants]
+    heads = [(-first.at, number, first) for number, log in enumerate(logs) if (first := await anext(log, None))]
+    heapq.heapify(heads)
+    found: list[LoggedDecision] = []
+    while heads and len(found) < count:
+        _, number, decision = heads[0]
+        found.append(decision)
+        following = await anext(logs[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (-following.at, number, following))
+    return found
+
+
+async def _back(redis: Redis, tenant: str, at_once: int) -> AsyncGenerator[LoggedDecision]:
+    """Yield a tenant's decisions, newest first. Args: at_once: how many are read at once."""
+    before = ""
+    while page := await read_back(redis, tenant, before, at_once):
+        for _, decision in page:
+            yield decision
+        before = page[-1][0]
 
 
 async def find(redis: Redis, tenant: str, response: str, began: int) -> tuple[LoggedDecision | None, list[Feedback]]:

@@ -26,6 +26,7 @@ const VIEWS = [
   { parts: ["adapters", null], title: "Adapter", load: async () => (await import("./views/adapters.js")).Adapter },
   { parts: ["routes"], title: "Routes", load: async () => (await import("./views/routes.js")).Routes, operators: true },
   { parts: ["routes", null], title: "Route", load: async () => (await import("./views/routes.js")).Trials, operators: true },
+  { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

@@ -21,6 +21,7 @@ OPERATORS_VIEWS = {
     "#/tenants/shop/quotas": "Quotas of shop",
     "#/adapters": "Adapters",
     "#/routes": "Routes",
+    "#/routing": "Routing",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""

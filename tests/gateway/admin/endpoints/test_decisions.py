@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -52,5 +53,17 @@ async def test_decisions_are_listed_page_by_page(administer: Administer, engine:
         assert {each["otherwise"] for each in first["data"]} == {"small"}
         assert {each["otherwise"] for each in second["data"]} == {"large"}
         assert all(each["chosen"] == each["tier"] and each["reproducible"] for each in first["data"])
+        every = [*first["data"], *second["data"]]
+        summed = (await api.acme.get("/route/replay", params={"quality": 100})).json()
+        assert summed == (await api.operator.get("/route/replay", params={"quality": 100})).json()
+        assert (summed["decisions"], summed["since"], summed["until"]) == (3, every[-1]["at"], every[0]["at"])
+        assert {each["tier"]: each["decisions"] for each in summed["answered"]} == Counter(
+            each["tier"] for each in every
+        )
+        assert [(each["tier"], each["share"]) for each in summed["otherwise"]] == [("large", 1.0)]
+        assert summed["changed"] == sum(each["tier"] != "large" for each in every)
+        assert (await api.acme.get("/route/replay", params={"decisions": 1})).json()["decisions"] == 1
+        assert (await api.other.get("/route/replay")).json()["decisions"] == 0
+        problem(await api.other.get("/route/replay", params={"tenant": "acme"}), 404, "not_found")
         problem(await api.other.get("/tenants/acme/decisions"), 404, "not_found")
         problem(await api.acme.get("/tenants/acme/decisions", params={"cursor": "bm90aGluZw"}), 400, "invalid_value")

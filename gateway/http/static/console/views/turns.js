@@ -1,6 +1,7 @@
 /** Single turns: what was asked of whom and what came of it, never the text. */
 
-import { toAddress, withQuery } from "../address.js";
+import { given, toAddress, withQuery } from "../address.js";
+import { Tiers } from "../decision.js";
 import { count, milliseconds, money, NONE, words } from "../format.js";
 import { html } from "../html.js";
 import { Filters, Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
@@ -25,8 +26,7 @@ const ASKED = [...FIELDS.map(({ name }) => name), "tenant", "cursor"];
 
 export function Turns({ parts, query }) {
   const { operator } = useSession();
-  const asked = ASKED.filter((name) => query[name]).map((name) => [name, query[name]]);
-  const read = useRead(withQuery("turns", asked));
+  const read = useRead(withQuery("turns", given(query, ASKED)));
   const fields = operator ? [...FIELDS, { name: "tenant", label: "Tenant" }] : FIELDS;
   const columns = [
     { title: "Ended", cell: ({ turn, at }) => html`<a href=${toAddress(["turns", turn])}><${Time} at=${at / 1000} /></a>` },
@@ -103,18 +103,10 @@ function Decision({ decision }) {
   if (!decision) {
     return html`<h2>Decision</h2><p class="empty">The request named its model, or the log of decisions no longer has this one.</p>`;
   }
-  const { chosen, tier, values, costs, utilities, delays, price, reasons, complexity } = decision;
-  const number = (value) => (value === undefined ? NONE : value.toFixed(3));
-  const columns = [
-    { title: "Tier", cell: (name) => html`${name}${name === chosen && html` <strong>chosen</strong>`}` },
-    { title: "Value", number: true, cell: (name) => number(values[name]) },
-    { title: "Price × cost", number: true, cell: (name) => number(costs[name] === undefined ? undefined : price * costs[name]) },
-    { title: "Queue", number: true, cell: (name) => number(delays[name]) },
-    { title: "Total", number: true, cell: (name) => number(utilities[name]) },
-  ];
+  const { chosen, tier, reasons, complexity } = decision;
   return html`<h2>Decision</h2>
     ${tier !== chosen && html`<p>The router chose ${chosen}; ${tier} answered.</p>`}
-    <${Table} caption="Tiers" columns=${columns} rows=${Object.keys(utilities)} empty="No tiers were compared." />
+    <${Tiers} ...${decision} />
     <p>Complexity ${complexity?.toFixed(2) ?? NONE}.</p>
     <ul>${reasons.map((reason) => html`<li>${reason}</li>`)}</ul>`;
 }

@@ -1,6 +1,6 @@
 /** What was used, summed by one or two things. The sums come from the server, those of the whole too. */
 
-import { toAddress, withQuery } from "../address.js";
+import { given, toAddress, withQuery } from "../address.js";
 import { StackedBars } from "../chart.js";
 import { count, day, money } from "../format.js";
 import { html } from "../html.js";
@@ -30,7 +30,7 @@ export function Usage({ parts, query }) {
   const { api, me, operator } = useSession();
   const { act, failure } = useAction();
   const by = operator ? [...BY, ["tenant", "Tenant"]] : BY;
-  const asked = ASKED.filter((name) => query[name]).map((name) => [name, query[name]]);
+  const asked = given(query, ASKED);
   const path = operator ? "usage" : `tenants/${encodeURIComponent(me.tenant)}/usage`;
   const read = useRead(withQuery(path, asked));
   const fields = [
