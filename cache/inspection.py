@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from cache.keys import bytes_key, epochs_key, index_key, response_key
+from cache.semantic.keys import answer_key
 
 _SHOWN = ("model", "tier", "scope", "tags", "input_tokens", "output_tokens", "created", "epochs")
 
@@ -32,6 +33,8 @@ class StoredAnswerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time when it expires, in seconds since 1970."""
     valid: bool
     """False once it was invalidated: nobody is given it any more."""
+    semantic: str | None = None
+    """State of the answer in the semantic cache (`cache.semantic.entry.EntryState`); None: it is not in it."""
     text: str | None = None
     """The answer's text, only where a single answer was asked for."""
 
@@ -62,10 +65,11 @@ async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
         named = [(*member.decode().partition(":")[::2], score / 1000) for member, score in members]
         for digest, _, _ in named:
             pipeline.hmget(response_key(tenant, digest), _SHOWN)
+            pipeline.hget(answer_key(tenant, digest), "state")
         found = await pipeline.execute() if named else []
     listed = (
-        _stored(digest, fields, epochs, int(size), expires)
-        for (digest, size, expires), fields in zip(named, found, strict=True)
+        _stored(digest, fields, epochs, int(size), expires, state)
+        for (digest, size, expires), fields, state in zip(named, found[::2], found[1::2], strict=True)
         if expires > seconds
     )
     return Holding(count, int(size or 0), [stored for stored in listed if stored is not None])
@@ -83,16 +87,22 @@ async def stored(redis: Redis, tenant: str, digest: str) -> StoredAnswerInfo | N
         pipeline.hgetall(epochs_key(tenant))
         pipeline.pttl(key)
         pipeline.time()
-        fields, epochs, left, (seconds, micros) = await pipeline.execute()
+        pipeline.hget(answer_key(tenant, digest), "state")
+        fields, epochs, left, (seconds, micros), state = await pipeline.execute()
     *shown, size, text = cast("list[bytes | None]", fields)
     if size is None or text is None:
         return None
-    found = _stored(digest, shown, epochs, int(size), seconds + micros / 1e6 + left / 1000)
+    found = _stored(digest, shown, epochs, int(size), seconds + micros / 1e6 + left / 1000, state)
     return None if found is None else replace(found, text=text.decode())
 
 
 def _stored(
-    digest: str, fields: list[bytes | None], epochs: dict[bytes, bytes], size: int, expires: float
+    digest: str,
+    fields: list[bytes | None],
+    epochs: dict[bytes, bytes],
+    size: int,
+    expires: float,
+    state: bytes | None,
 ) -> StoredAnswerInfo | None:
     values = [None if value is None else value.decode() for value in fields]
     if None in values:
@@ -109,6 +119,7 @@ def _stored(
         bytes=size,
         created=float(created),
         expires=expires,
+        semantic=None if state is None else state.decode(),
         valid=all(_current(epochs, *epoch.split("=")) for epoch in begun.split()),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -21,6 +22,9 @@ from gateway.billing.entry import begin_of
 from gateway.errors import Conflict, NotFound
 from gateway.services import Gateway
 from gateway.turns.ids import response_id
+
+_SEMANTIC_LOOK_UPS = ("semantic_hit", "semantic_miss", "semantic_reject", "semantic_explore")
+"""Counters of which each look-up in the semantic cache adds to one, with a reason or without."""
 
 endpoints = Endpoints("cache", "The response cache, the semantic cache and the engines' prefix caches.")
 
@@ -55,16 +59,23 @@ class Invalidation(Input, frozen=True):
     ] = None
 
 
-class CacheCounters(Struct, frozen=True):
-    """Counters of the period; docs/caching.md says what each counts."""
+class CacheSums(Struct, frozen=True, kw_only=True):
+    """Counters of some time; docs/caching.md says what each counts."""
 
-    tenant: str
-    hours: int
     counters: dict[str, int]
     exact_hit_rate: float | None
     """Answers found or joined, of those looked up; null if none was."""
+    semantic_hit_rate: float | None
+    """Answers to similar questions served, of those looked up; null if none was."""
     prefix_hit_rate: float | None
     """Prompt tokens found in engines' prefix caches, of those sent; null if none was."""
+
+
+class CacheCounters(CacheSums, frozen=True, kw_only=True):
+    """Counters of a tenant."""
+
+    tenant: str
+    hours: int
     semantic: list[BandReport]
     """What comparisons show of answers to similar questions, the surest ones first; empty if the semantic cache is off
     for the tenant."""
@@ -74,17 +85,26 @@ class CacheStatistics(Struct, frozen=True):
     data: list[CacheCounters]
 
 
-class CacheHour(Struct, frozen=True):
+class CacheHour(CacheSums, frozen=True, kw_only=True):
     """Counters of one hour in which something was counted."""
 
     hour: Annotated[str, Meta(description="Hour of UTC, such as 2026-11-22T14.")]
-    counters: dict[str, int]
-    exact_hit_rate: float | None
-    prefix_hit_rate: float | None
 
 
-class CacheHours(Struct, frozen=True):
+class SimilarAnswersState(Struct, frozen=True, kw_only=True):
+    """How many answers to similar questions are wrong, beside how many may be."""
+
+    promise: Annotated[float, Meta(description="Highest share that may be wrong, `max_wrong_hits`.")]
+    bands: Annotated[list[BandReport], Meta(description="What comparisons show, of the surest answers first.")]
+
+
+class CacheHours(Struct, frozen=True, kw_only=True):
     data: list[CacheHour]
+    total: CacheSums
+    semantic: Annotated[
+        SimilarAnswersState | None,
+        Meta(description="Null of all tenants together, and where the semantic cache is off."),
+    ]
 
 
 @endpoints.get("/cache", access=Access.OPERATOR)
@@ -150,14 +170,27 @@ async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) ->
 
 async def _hours(call: Call, query: CachePeriod, tenant: str | None) -> Answer[CacheHours]:
     found = await read_by_hour(call.gateway.redis, hours=query.hours, tenant=tenant)
+    total = Counter[str]()
+    for counters in found.values():
+        total.update(counters)
     return Answer(
         CacheHours(
-            [
-                CacheHour(begin_of(hour).strftime("%Y-%m-%dT%H"), dict(sorted(sums.items())), *_rates(sums))
-                for hour, sums in found.items()
-            ]
+            data=[
+                CacheHour(hour=begin_of(hour).strftime("%Y-%m-%dT%H"), **_sums(counters))
+                for hour, counters in found.items()
+            ],
+            total=CacheSums(**_sums(total)),
+            semantic=None if tenant is None else await _similar(call, tenant),
         )
     )
+
+
+async def _similar(call: Call, tenant: str) -> SimilarAnswersState | None:
+    promise = call.gateway.settings.semantic_cache.promise_of(tenant)
+    if not promise:
+        return None
+    evidence = (await read_evidence(call.gateway.redis, [tenant]))[tenant]
+    return SimilarAnswersState(promise=promise, bands=report(evidence, shipped().bands, promise))
 
 
 async def _counters(gateway: Gateway, hours: int, found: Mapping[str, Mapping[str, int]]) -> list[CacheCounters]:
@@ -166,17 +199,20 @@ async def _counters(gateway: Gateway, hours: int, found: Mapping[str, Mapping[st
     for tenant, sums in found.items():
         promise = gateway.settings.semantic_cache.promise_of(tenant)
         bands = report(evidence[tenant], bounds, promise) if promise else []
-        counters.append(CacheCounters(tenant, hours, dict(sorted(sums.items())), *_rates(sums), bands))
+        counters.append(CacheCounters(tenant=tenant, hours=hours, **_sums(sums), semantic=bands))
     return counters
 
 
-def _rates(sums: Mapping[str, int]) -> tuple[float | None, float | None]:
-    """Return the hit rates of the response cache and of the engines' prefix caches."""
-    found = sums.get("exact_hit", 0) + sums.get("exact_join", 0)
-    return (
-        _rate(found, found + sums.get("exact_miss", 0)),
-        _rate(sums.get("prefix_tokens_hit", 0), sums.get("prompt_tokens", 0)),
-    )
+def _sums(counters: Mapping[str, int]) -> dict[str, Any]:
+    """Return the fields of `CacheSums`."""
+    exact = counters.get("exact_hit", 0) + counters.get("exact_join", 0)
+    looked_up = sum(amount for name, amount in counters.items() if name.partition(".")[0] in _SEMANTIC_LOOK_UPS)
+    return {
+        "counters": dict(sorted(counters.items())),
+        "exact_hit_rate": _rate(exact, exact + counters.get("exact_miss", 0)),
+        "semantic_hit_rate": _rate(counters.get("semantic_hit", 0), looked_up),
+        "prefix_hit_rate": _rate(counters.get("prefix_tokens_hit", 0), counters.get("prompt_tokens", 0)),
+    }
 
 
 def _rate(part: int, whole: int) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.config.settings import ApiKeySettings, TenantSettings, demo_settings
+from gateway.config.settings import ApiKeySettings, SemanticCacheSettings, TenantSettings, demo_settings
 from gateway.records.directory import Scope
 from tests.gateway.conftest import Serve, Served
 from tests.gateway.thread import ServingThread
@@ -94,7 +94,7 @@ class Shop:
 
 @contextlib.asynccontextmanager
 async def furnished(administer: Administer) -> AsyncIterator[Shop]:
-    async with administer() as api:
+    async with administer(semantic_cache=SemanticCacheSettings(enabled=True)) as api:
         post = api.operator.post
         await post("/tenants", json={"name": "shop"})
         user = (await post("/tenants/shop/users", json={"subject": "ada"})).json()["id"]

@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "../vendor/preact/hooks.js";
 import { curl } from "../js/curl.js";
+import { withQuery } from "./address.js";
 import { changedFields, differences, flat } from "./differences.js";
 import { NONE } from "./format.js";
 import { html } from "./html.js";
@@ -20,7 +21,8 @@ import { useSession } from "./session.js";
  * @property {(record: any) => any} [draft] the form's first values
  * @property {(props: {draft: any, set: (values: any) => void, record: any}) => any} [form]
  * @property {(draft: any, record: any) => any} [body] what is sent
- * @property {(record: any) => string | null} [confirm] a name that has to be typed first; null: none has to
+ * @property {(draft: any) => [string, string][]} [query] what is sent in the address
+ * @property {(record: any, draft: any) => string | null} [confirm] a name that has to be typed first; null: none has to
  * @property {string} [warning] what cannot be undone
  * @property {() => void} onClose
  * @property {(answer: any) => void} onDone
@@ -42,11 +44,12 @@ export function Change(props) {
   const whole = draft && props.body?.(draft, state.record);
   // What nobody touched here is not sent: somebody else may have changed it meanwhile.
   const body = whole && props.method === "PATCH" ? changedFields(state.record, whole) : whole;
+  const to = withQuery(props.path, (draft && props.query?.(draft)) ?? []);
   const send = async () => {
     if (state.busy) return;
     more({ busy: true, failure: null });
     try {
-      const { data } = await api.send(props.method, props.path, { body, etag: state.etag });
+      const { data } = await api.send(props.method, to, { body, etag: state.etag });
       props.onDone(data);
     } catch (failure) {
       if (failure.status !== 412) return failed(failure);
@@ -56,19 +59,19 @@ export function Change(props) {
   return html`<${Dialog} title=${props.title} onClose=${props.onClose}>
     ${!draft && !state.failure && html`<p role="status">Loading …</p>`}
     ${draft &&
-    html`<${ChangeForm} ...${props} ...${state} draft=${draft} set=${(values) => setDraft({ ...draft, ...values })} body=${body} send=${send} />`}
+    html`<${ChangeForm} ...${props} ...${state} draft=${draft} set=${(values) => setDraft({ ...draft, ...values })} body=${body} to=${to} send=${send} />`}
     ${!draft && html`<div class="actions"><button type="button" onClick=${props.onClose}>Close</button></div>`}
     ${state.failure && html`<${Failure} failure=${state.failure} />`}
   </${Dialog}>`;
 }
 
-function ChangeForm({ draft, set, form, body, send, record, theirs, etag, ...props }) {
+function ChangeForm({ draft, set, form, body, to, send, record, theirs, etag, ...props }) {
   const [typed, setTyped] = useState("");
-  const name = props.confirm?.(record) ?? null;
+  const name = props.confirm?.(record, draft) ?? null;
   const submit = (event) => (event.preventDefault(), send());
   const command = () => {
     const headers = { ...(etag && { "If-Match": etag }), ...(body && { "Content-Type": "application/json" }) };
-    return curl(props.method, `${location.pathname}v1/${props.path}`, headers, body ? JSON.stringify(body) : null);
+    return curl(props.method, `${location.pathname}v1/${to}`, headers, body ? JSON.stringify(body) : null);
   };
   return html`<form onSubmit=${submit}>
     ${props.warning && html`<p>${props.warning}</p>`}

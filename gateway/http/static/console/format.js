@@ -52,6 +52,9 @@ export const utcTime = (at) => `${new Date(1000 * at).toISOString().slice(0, 19)
 /** @param {number} at seconds since 1970: a day of UTC, as the ledger counts */
 export const day = (at) => new Date(1000 * at).toISOString().slice(0, 10);
 
+/** An hour or a day of UTC, as the API names them. @param {string} name `2026-11-26T09` or `2026-11-26` */
+export const hourTime = (name) => (name.includes("T") ? `${name.replace("T", " ")}:00` : name);
+
 /** A field of the API in words: "spend per day". @param {string} name */
 export const words = (name) => name.replaceAll("_", " ");
 

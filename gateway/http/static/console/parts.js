@@ -120,6 +120,23 @@ export function changeColumn(writes, buttons) {
   return { title: "Change", cell: (row) => (row.read_only ? "set in the configuration file" : writes && buttons(row)) };
 }
 
+const PERIODS = [
+  ["24", "24 hours"],
+  ["168", "7 days"],
+  ["720", "30 days"],
+];
+
+/** Links to the same view of other periods, a day at first. @param {{parts: string[], query: Record<string, string>}} props */
+export function Periods({ parts, query }) {
+  const { hours: shown = "24" } = query;
+  return html`<nav class="choices" aria-label="Period">
+    ${PERIODS.map(
+      ([hours, title]) =>
+        html`<a href=${toAddress(parts, { ...query, hours })} aria-current=${hours === shown ? "true" : undefined}>${title}</a>`,
+    )}
+  </nav>`;
+}
+
 /** A labelled input, select or textarea: `control` is a function of its id and its description's id. */
 export function Field({ label, note, control }) {
   const id = useId();

@@ -27,6 +27,7 @@ const VIEWS = [
   { parts: ["routes"], title: "Routes", load: async () => (await import("./views/routes.js")).Routes, operators: true },
   { parts: ["routes", null], title: "Route", load: async () => (await import("./views/routes.js")).Trials, operators: true },
   { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
+  { parts: ["caches"], title: "Caches", load: async () => (await import("./views/caches.js")).Caches },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

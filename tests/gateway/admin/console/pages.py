@@ -22,6 +22,7 @@ OPERATORS_VIEWS = {
     "#/adapters": "Adapters",
     "#/routes": "Routes",
     "#/routing": "Routing",
+    "#/caches": "Caches",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""

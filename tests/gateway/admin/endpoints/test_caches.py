@@ -39,11 +39,26 @@ async def test_an_invalidated_answer_is_computed_again(administer: Administer) -
             statistics = (await api.operator.get("/tenants/demo/cache")).json()
         assert statistics["exact_hit_rate"] == pytest.approx(1 / 3)
         assert (await api.operator.get("/cache")).json()["data"] == [statistics]
-        hours = (await api.operator.get("/tenants/demo/cache/hours")).json()["data"]
+        by_hour = (await api.operator.get("/tenants/demo/cache/hours")).json()
+        hours = by_hour["data"]
         assert sum(hour["counters"].get("exact_hit", 0) for hour in hours) == 1
-        assert hours == (await api.operator.get("/cache/hours")).json()["data"]
+        assert by_hour["total"] == {name: statistics[name] for name in by_hour["total"]}
+        assert (await api.operator.get("/cache/hours")).json() == {**by_hour, "semantic": None}
         assert hours[0]["hour"] == time.strftime("%Y-%m-%dT%H", time.gmtime(began))
-        assert (await api.acme.get("/tenants/acme/cache/hours")).json()["data"] == []
+        nothing = (await api.acme.get("/tenants/acme/cache/hours")).json()
+        assert (nothing["data"], nothing["total"]["exact_hit_rate"]) == ([], None)
+
+
+async def test_a_stored_answer_tells_its_state_in_the_semantic_cache(administer: Administer) -> None:
+    async with administer() as api:
+        choice: Any = {"format": {"type": "choice", "choices": ["yes"]}}
+        await api.served.client.responses.create(model="small", input="hello", text=choice, max_output_tokens=400)
+        await api.served.settle()
+        (stored,) = (await api.operator.get("/tenants/demo/cache/answers")).json()["data"]
+        assert "semantic" not in stored
+        await api.served.gateway.redis.hset(answer_key("demo", stored["digest"]), "state", "verified")
+        (stored,) = (await api.operator.get("/tenants/demo/cache/answers")).json()["data"]
+        assert stored["semantic"] == "verified"
 
 
 async def test_a_repeated_invalidation_is_one_entry_in_the_audit_log(administer: Administer) -> None:
@@ -89,7 +104,9 @@ async def test_the_statistics_say_whether_similar_questions_are_answered(adminis
         assert [band["standing"] for band in bands] == ["unproven", "kept", "unproven"]
         assert (bands[1]["compared"], bands[1]["wrong"], bands[1]["lacking"]) == (501, 1, 0)
         assert bands[0]["lacking"] > 200 and bands[0]["bound"] > bands[1]["bound"]
-        assert (await api.other.get("/tenants/other/cache")).json()["semantic"] == []
+        assert (await api.acme.get("/tenants/acme/cache/hours")).json()["semantic"] == {"promise": 0.02, "bands": bands}
+        for path, nothing in (("cache", []), ("cache/hours", None)):
+            assert (await api.other.get(f"/tenants/other/{path}")).json()["semantic"] == nothing
 
 
 async def test_single_answers_and_tags_are_forgotten(administer: Administer) -> None:

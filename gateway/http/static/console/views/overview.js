@@ -1,17 +1,12 @@
 /** What a period came to, beside the one before it, and what needs attention. */
 
-import { toAddress } from "../address.js";
+import { given, withQuery } from "../address.js";
 import { StackedBars } from "../chart.js";
-import { compact, count, milliseconds, money, share } from "../format.js";
+import { compact, count, hourTime, milliseconds, money, share } from "../format.js";
 import { html } from "../html.js";
-import { Heading, Loaded, Table } from "../parts.js";
+import { Heading, Loaded, Periods, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
-const PERIODS = [
-  ["24", "24 hours"],
-  ["168", "7 days"],
-  ["720", "30 days"],
-];
 const FIGURES = [
   ["Turns", ({ turns }) => count(turns)],
   ["Cost", ({ cost_microdollars }) => money(cost_microdollars)],
@@ -24,17 +19,11 @@ const FIGURES = [
   ["First token, 95 of 100 within", ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
 ];
 
-export function Overview({ query }) {
-  const hours = query.hours ?? "24";
-  const read = useRead(`overview?hours=${encodeURIComponent(hours)}`);
+export function Overview({ parts, query }) {
+  const read = useRead(withQuery("overview", given(query, ["hours"])));
   return html`
     <${Heading}>Overview</${Heading}>
-    <nav class="choices" aria-label="Period">
-      ${PERIODS.map(
-        ([value, title]) =>
-          html`<a href=${toAddress([], { hours: value })} aria-current=${value === hours ? "true" : undefined}>${title}</a>`,
-      )}
-    </nav>
+    <${Periods} parts=${parts} query=${query} />
     <${Loaded} of=${read}>${(data) => html`<${Alerts} alerts=${data.alerts} /><${Figures} ...${data} /><${Series} ...${data} />`}</${Loaded}>
   `;
 }
@@ -63,17 +52,14 @@ function Figures({ current, before }) {
 
 function Series({ series }) {
   const columns = [
-    { title: "Time (UTC)", cell: ({ name }) => time(name) },
+    { title: "Time (UTC)", cell: ({ name }) => hourTime(name) },
     { title: "Turns", number: true, cell: ({ turns }) => count(turns) },
     { title: "Cache hits", number: true, cell: ({ cache_hits }) => count(cache_hits) },
     { title: "Tokens read", number: true, cell: ({ input_tokens }) => count(input_tokens) },
     { title: "Tokens written", number: true, cell: ({ output_tokens }) => count(output_tokens) },
     { title: "Cost", number: true, cell: ({ cost_microdollars }) => money(cost_microdollars) },
   ];
-  const rows = series.map(({ name, turns }) => ({ name: time(name), part: "", value: turns }));
+  const rows = series.map(({ name, turns }) => ({ name: hourTime(name), part: "", value: turns }));
   return html`<${StackedBars} label="Turns" rows=${rows} format=${count} />
     <${Table} caption="Over time" columns=${columns} rows=${series} empty="Nothing was used in this period." />`;
 }
-
-/** @param {string} name `2026-11-26` or `2026-11-26T09` */
-const time = (name) => (name.includes("T") ? `${name.replace("T", " ")}:00` : name);

@@ -1,0 +1,218 @@
+/** Caches: what they find and save, why they are passed by, how much of it is wrong, and which answers are stored. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { given, toAddress, withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { StackedBars } from "../chart.js";
+import { compact, count, hourTime, money, NONE, share, words } from "../format.js";
+import { html } from "../html.js";
+import { changeColumn, Filters, Heading, Loaded, Periods, Table, TextField, Time } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+const SHOWN = 200;
+/** What came of requests that were looked up. */
+const OUTCOMES = [
+  ["Found", ({ exact_hit = 0, exact_join = 0 }) => exact_hit + exact_join],
+  ["Found for a similar question", ({ semantic_hit = 0 }) => semantic_hit],
+  // The end of an hour may part a miss from the similar question that it led to.
+  ["Computed", ({ exact_miss = 0, semantic_hit = 0 }) => Math.max(0, exact_miss - semantic_hit)],
+];
+/** Counters that go by reasons: `exact_bypass.random`. */
+const KINDS = {
+  exact_bypass: "Not looked up",
+  exact_miss: "Found, but would not do",
+  exact_reject: "Answers not stored",
+  semantic_bypass: "No similar question looked for",
+  semantic_reject: "Similar question that differs",
+  semantic_explore: "Stored answer checked",
+  semantic_check: "Fresh answer compared",
+};
+
+export function Caches({ parts, query }) {
+  const { me, operator } = useSession();
+  const tenant = operator ? query.tenant : me.tenant;
+  const path = tenant ? `tenants/${encodeURIComponent(tenant)}/cache` : "cache";
+  const read = useRead(withQuery(`${path}/hours`, given(query, ["hours"])));
+  return html`
+    <${Heading}>Caches</${Heading}>
+    <${Periods} parts=${parts} query=${query} />
+    ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
+    <${Loaded} of=${read}>
+      ${({ data, total, semantic }) => html`
+        <${Figures} ...${total} />
+        ${semantic && html`<${Similar} ...${semantic} />`}
+        <${Hours} hours=${data} />
+        <h2>Reasons</h2>
+        <${Table} caption="Reasons" columns=${REASONS} rows=${reasonsOf(total.counters)} empty="Nothing was counted." />
+      `}
+    </${Loaded}>
+    ${tenant ? html`<${Answers} key=${tenant} tenant=${tenant} />` : html`<${Tenants} parts=${parts} query=${query} />`}
+  `;
+}
+
+function Figures({ exact_hit_rate, semantic_hit_rate, prefix_hit_rate, counters }) {
+  const figures = [
+    ["Same request found", share(exact_hit_rate)],
+    ["Similar question found", share(semantic_hit_rate)],
+    ["Prompts found in prefix caches", share(prefix_hit_rate)],
+    ["Saved", money(counters.microdollars_saved ?? 0)],
+    ["Tokens not written", compact(counters.tokens_saved ?? 0)],
+    ["Tokens not read", compact(counters.prompt_tokens_saved ?? 0)],
+  ];
+  return html`<dl class="figures">
+    ${figures.map(([title, figure]) => html`<div><dt>${title}</dt><dd><strong>${figure}</strong></dd></div>`)}
+  </dl>`;
+}
+
+const STANDINGS = {
+  kept: () => "given",
+  unproven: ({ lacking }) => `not given until ${count(lacking)} more in a row are right`,
+  broken: () => "not given: too many are wrong",
+};
+const BANDS = [
+  { title: "Right by the model from", cell: ({ bound }) => share(bound) },
+  { title: "Compared with fresh ones", number: true, cell: ({ compared }) => count(compared) },
+  { title: "Of these wrong", number: true, cell: ({ wrong }) => count(wrong) },
+  { title: "Share wrong", number: true, cell: ({ compared, share: wrong }) => (compared ? share(wrong) : NONE) },
+  { title: "Interval", number: true, cell: ({ compared, low, high }) => (compared ? `${share(low)} to ${share(high)}` : NONE) },
+  { title: "State", cell: (band) => STANDINGS[band.standing](band) },
+];
+
+/** How many answers to similar questions are wrong, beside how many may be. */
+function Similar({ promise, bands }) {
+  return html`<h2>Answers to similar questions</h2>
+    <p>At most ${share(promise)} may be wrong.</p>
+    <${Table} caption="Answers to similar questions" columns=${BANDS} rows=${bands} empty="Nothing was compared." />`;
+}
+
+function Hours({ hours }) {
+  const columns = [
+    { title: "Time (UTC)", cell: ({ hour }) => hourTime(hour) },
+    ...OUTCOMES.map(([title, of]) => ({ title, number: true, cell: ({ counters }) => count(of(counters)) })),
+    { title: "Prefix caches", number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
+    { title: "Tokens saved", number: true, cell: ({ counters }) => count(counters.tokens_saved ?? 0) },
+    { title: "Saved", number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
+  ];
+  const rows = hours.flatMap(({ hour, counters }) =>
+    OUTCOMES.map(([part, of]) => ({ name: hourTime(hour), part, value: of(counters) })),
+  );
+  return html`<${StackedBars} label="Requests that were looked up" rows=${rows} format=${count} />
+    <${Table} caption="Over time" columns=${columns} rows=${hours} empty="Nothing was counted in this period." />`;
+}
+
+const REASONS = [
+  { title: "What", cell: ({ kind }) => KINDS[kind] ?? words(kind) },
+  { title: "Reason", cell: ({ reason }) => words(reason) },
+  { title: "Times", number: true, cell: ({ times }) => count(times) },
+];
+
+/** @param {Record<string, number>} counters */
+function reasonsOf(counters) {
+  return Object.entries(counters)
+    .filter(([name]) => name.includes("."))
+    .map(([name, times]) => ({ kind: name.split(".", 1)[0], reason: name.slice(name.indexOf(".") + 1), times }))
+    .sort((one, other) => other.times - one.times);
+}
+
+/** The caches of each tenant in the same time. */
+function Tenants({ parts, query }) {
+  const read = useRead(withQuery("cache", given(query, ["hours"])));
+  const columns = [
+    { title: "Tenant", cell: ({ tenant }) => html`<a href=${toAddress(parts, { ...query, tenant })}>${tenant}</a>` },
+    { title: "Same request found", number: true, cell: ({ exact_hit_rate }) => share(exact_hit_rate) },
+    { title: "Similar question found", number: true, cell: ({ semantic_hit_rate }) => share(semantic_hit_rate) },
+    { title: "Prefix caches", number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
+    { title: "Saved", number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
+  ];
+  return html`<h2>Tenants</h2>
+    <${Loaded} of=${read}>
+      ${({ data }) => html`<${Table} caption="Tenants" columns=${columns} rows=${data} empty="Nothing was counted." />`}
+    </${Loaded}>`;
+}
+
+/** Stored answers of a tenant: the newest, without their texts. */
+function Answers({ tenant }) {
+  const { writes } = useSession();
+  const [open, setOpen] = useState(null);
+  const path = `tenants/${encodeURIComponent(tenant)}/cache`;
+  const read = useRead(`${path}/answers?limit=${SHOWN}`);
+  const close = () => setOpen(null);
+  const done = () => (close(), read.again());
+  const button = (dialog, title, answer) =>
+    html`<button type="button" aria-label=${`${title} ${answer.digest.slice(0, 12)}`} onClick=${() => setOpen({ dialog, answer })}>${title}</button>`;
+  const columns = [
+    { title: "Answer", cell: ({ digest }) => html`<code title=${digest}>${digest.slice(0, 12)}</code>` },
+    { title: "Model", cell: ({ model }) => model },
+    { title: "Shared by", cell: ({ scope }) => (scope === "user" ? "one user" : "the tenant") },
+    { title: "Tags", cell: ({ tags }) => tags.join(", ") },
+    { title: "Tokens", number: true, cell: ({ output_tokens }) => count(output_tokens) },
+    { title: "Stored", cell: ({ created }) => html`<${Time} at=${created} />` },
+    { title: "Expires", cell: ({ expires }) => html`<${Time} at=${expires} />` },
+    { title: "State", cell: ({ valid, semantic }) => (valid ? (semantic ?? "") : "invalidated") },
+    changeColumn(
+      writes("cache"),
+      (answer) => html`<span class="buttons">
+        ${button(Deletion, "Delete", answer)}
+        ${answer.semantic && answer.semantic !== "revoked" && button(Revocation, "Revoke", answer)}
+      </span>`,
+    ),
+  ];
+  return html`
+    <h2>Stored answers of ${tenant}</h2>
+    ${writes("cache") &&
+    html`<div class="actions"><button type="button" onClick=${() => setOpen({ dialog: Invalidation })}>Invalidate</button></div>`}
+    <${Loaded} of=${read}>
+      ${({ entries, bytes, data }) => html`
+        <p class="note">${count(entries)} answers, ${compact(bytes)} bytes${entries > SHOWN && `; the newest ${SHOWN}`}.</p>
+        <${Table} caption="Stored answers" columns=${columns} rows=${data} by=${({ digest }) => digest} empty="No answer is stored." />
+      `}
+    </${Loaded}>
+    ${open && html`<${open.dialog} path=${path} tenant=${tenant} answer=${open.answer} onClose=${close} onDone=${done} />`}
+  `;
+}
+
+function Invalidation({ path, tenant, onClose, onDone }) {
+  const form = ({ draft, set }) =>
+    html`<${TextField} label="Tag" value=${draft.tag} onInput=${(tag) => set({ tag })} note="Empty: all answers." />`;
+  return html`<${Change}
+    title="Invalidate answers"
+    verb="Invalidate"
+    warning="They are computed again when they are asked for, on every gateway."
+    method="POST"
+    path=${`${path}/invalidate`}
+    record=${null}
+    draft=${() => ({ tag: "" })}
+    form=${form}
+    query=${({ tag }) => (tag.trim() ? [["tag", tag.trim()]] : [])}
+    confirm=${(_, { tag }) => (tag.trim() ? null : tenant)}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function Deletion({ path, answer: { digest }, onClose, onDone }) {
+  return html`<${Change}
+    title="Delete a stored answer"
+    verb="Delete"
+    warning="It is computed again when it is asked for, on every gateway."
+    method="DELETE"
+    path=${`${path}/answers/${digest}`}
+    record=${null}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function Revocation({ path, answer: { digest }, onClose, onDone }) {
+  return html`<${Change}
+    title="Revoke an answer"
+    verb="Revoke"
+    warning="It is never given to another question again. Its own question keeps it."
+    method="POST"
+    path=${`${path}/revoke`}
+    record=${null}
+    query=${() => [["answer", digest]]}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
