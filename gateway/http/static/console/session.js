@@ -3,6 +3,9 @@
 import { createContext } from "../vendor/preact/preact.js";
 import { useContext, useEffect, useState } from "../vendor/preact/hooks.js";
 
+/** Milliseconds between two looks at what is watched. */
+const PAUSE = 2000;
+
 /**
  * @typedef {object} Me
  * @property {"operator" | "tenant_admin"} role
@@ -47,4 +50,14 @@ export function useRead(path) {
     return () => abort.abort();
   }, [api, path, asked]);
   return { ...state, busy: state.path !== path, again: () => setAsked((times) => times + 1) };
+}
+
+/** The same, read again every two seconds while somebody looks. @param {string} path */
+export function useWatched(path) {
+  const read = useRead(path);
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || read.again(), PAUSE);
+    return () => clearInterval(timer);
+  }, [path]);
+  return read;
 }

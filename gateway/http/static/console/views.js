@@ -28,6 +28,7 @@ const VIEWS = [
   { parts: ["routes", null], title: "Route", load: async () => (await import("./views/routes.js")).Trials, operators: true },
   { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
   { parts: ["caches"], title: "Caches", load: async () => (await import("./views/caches.js")).Caches },
+  { parts: ["pools"], title: "Pools", load: async () => (await import("./views/pools.js")).Pools, operators: true },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

@@ -23,14 +23,17 @@ OPERATORS_VIEWS = {
     "#/routes": "Routes",
     "#/routing": "Routing",
     "#/caches": "Caches",
+    "#/pools": "Pools",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
+OPERATORS_ONLY = ("Tenants", "Routes", "Pools")
+"""Headings of views that are not for a tenant's admin."""
 
 
 def admins_views(tenant: str) -> dict[str, str]:
     """The same for a tenant's admin."""
-    views = {address: heading for address, heading in OPERATORS_VIEWS.items() if heading not in ("Tenants", "Routes")}
+    views = {address: heading for address, heading in OPERATORS_VIEWS.items() if heading not in OPERATORS_ONLY}
     return {address.replace("shop", tenant): heading.replace("shop", tenant) for address, heading in views.items()}
 
 

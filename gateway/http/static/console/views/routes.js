@@ -1,15 +1,12 @@
 /** Routes: how requests for one name are shared, and how those on trial stand. */
 
-import { useEffect, useState } from "../../vendor/preact/hooks.js";
+import { useState } from "../../vendor/preact/hooks.js";
 import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { count, milliseconds, share } from "../format.js";
 import { html } from "../html.js";
 import { changeColumn, CheckField, Heading, List, Loaded, Pairs, Table, TextField, Time } from "../parts.js";
-import { useRead, useSession } from "../session.js";
-
-/** Milliseconds between two looks at a trial. */
-const PAUSE = 2000;
+import { useRead, useSession, useWatched } from "../session.js";
 
 /** @param {string} name may have slashes, which separate parts of the path */
 const pathOf = (kind, name) => `${kind}/${name.split("/").map(encodeURIComponent).join("/")}`;
@@ -103,11 +100,7 @@ function RouteChange({ name, onClose, onDone }) {
 
 /** The trials of one route, read again while it is looked at. */
 export function Trials({ parts: [, name] }) {
-  const read = useRead(pathOf("trials", name));
-  useEffect(() => {
-    const timer = setInterval(() => document.hidden || read.again(), PAUSE);
-    return () => clearInterval(timer);
-  }, [name]);
+  const read = useWatched(pathOf("trials", name));
   const failures = (signal) => (trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;
   const columns = [
     { title: "On trial", cell: ({ model }) => model },
