@@ -29,6 +29,9 @@ export function withQuery(path, query) {
 /** Of a view's filters those that an endpoint takes and that are set. @param {Record<string, string>} query @param {string[]} names */
 export const given = (query, names) => names.filter((name) => query[name]).map((name) => [name, query[name]]);
 
+/** Path of something with a public name, whose slashes separate parts. @param {string} kind @param {string} name */
+export const publicPath = (kind, name) => `${kind}/${name.split("/").map(encodeURIComponent).join("/")}`;
+
 /** The page of a list that a view's address asks for. @param {string} path @param {{cursor?: string}} query */
 export const pageOf = (path, { cursor }) => withQuery(path, cursor ? [["cursor", cursor]] : []);
 

@@ -64,10 +64,13 @@ export function shown(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.length ? value.map((each) => shown(name, each)).join(", ") : "none";
   if (typeof value === "object") return JSON.stringify(value);
+  if (TOKEN_PRICES.has(name) && typeof value === "number") return `${money(value)} per million tokens`;
   if (typeof value !== "number") return value === "" ? NONE : value;
   if (name.startsWith("spend") || name.includes("microdollars")) return money(value);
   if (name.endsWith("_at")) return localTime(value);
   return count(value);
 }
+
+const TOKEN_PRICES = new Set(["input", "cached_input", "output"]);
 
 const isNone = (value) => value === null || value === undefined;

@@ -29,6 +29,8 @@ const VIEWS = [
   { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
   { parts: ["caches"], title: "Caches", load: async () => (await import("./views/caches.js")).Caches },
   { parts: ["pools"], title: "Pools", load: async () => (await import("./views/pools.js")).Pools, operators: true },
+  { parts: ["prices"], title: "Prices", load: async () => (await import("./views/prices.js")).Prices },
+  { parts: ["settings"], title: "Settings", load: async () => (await import("./views/settings.js")).Settings, operators: true },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

@@ -24,10 +24,12 @@ OPERATORS_VIEWS = {
     "#/routing": "Routing",
     "#/caches": "Caches",
     "#/pools": "Pools",
+    "#/prices": "Prices",
+    "#/settings": "Settings",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
-OPERATORS_ONLY = ("Tenants", "Routes", "Pools")
+OPERATORS_ONLY = ("Tenants", "Routes", "Pools", "Settings")
 """Headings of views that are not for a tenant's admin."""
 
 

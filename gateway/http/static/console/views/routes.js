@@ -1,15 +1,12 @@
 /** Routes: how requests for one name are shared, and how those on trial stand. */
 
 import { useState } from "../../vendor/preact/hooks.js";
-import { pageOf, toAddress } from "../address.js";
+import { pageOf, publicPath, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { count, milliseconds, share } from "../format.js";
 import { html } from "../html.js";
 import { changeColumn, CheckField, Heading, List, Loaded, Pairs, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession, useWatched } from "../session.js";
-
-/** @param {string} name may have slashes, which separate parts of the path */
-const pathOf = (kind, name) => `${kind}/${name.split("/").map(encodeURIComponent).join("/")}`;
 
 export function Routes({ parts, query }) {
   const { writes } = useSession();
@@ -88,7 +85,7 @@ function RouteChange({ name, onClose, onDone }) {
     title=${name ? `Change ${name}` : "Make a route"}
     verb=${name ? "Change" : "Make"}
     method=${name ? "PUT" : "POST"}
-    path=${name ? pathOf("routes", name) : "routes"}
+    path=${name ? publicPath("routes", name) : "routes"}
     record=${name ? undefined : null}
     form=${form}
     draft=${draft}
@@ -100,7 +97,7 @@ function RouteChange({ name, onClose, onDone }) {
 
 /** The trials of one route, read again while it is looked at. */
 export function Trials({ parts: [, name] }) {
-  const read = useWatched(pathOf("trials", name));
+  const read = useWatched(publicPath("trials", name));
   const failures = (signal) => (trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;
   const columns = [
     { title: "On trial", cell: ({ model }) => model },

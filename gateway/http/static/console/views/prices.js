@@ -1,0 +1,108 @@
+/** What tokens cost, by model and adapter, in dollars per million. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { pageOf, publicPath } from "../address.js";
+import { Change } from "../change.js";
+import { money } from "../format.js";
+import { html } from "../html.js";
+import { changeColumn, Heading, List, Loaded, Table, TextField } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+const MICRO = 1_000_000;
+const FIELDS = [
+  ["input", "Tokens read"],
+  ["cached_input", "Of these cached"],
+  ["output", "Tokens written"],
+];
+
+/** Columns of dollars per million tokens. @param {(row: any) => any} priceOf null: no price @returns {import("../parts.js").Column[]} */
+const columnsOf = (priceOf) =>
+  FIELDS.map(([field, title]) => ({
+    title,
+    number: true,
+    cell: (row) => money(priceOf(row)?.[field] ?? (field === "cached_input" ? priceOf(row)?.input : null)),
+  }));
+
+export function Prices(props) {
+  const { operator } = useSession();
+  return html`
+    ${operator ? html`<${AllPrices} ...${props} />` : html`<${OwnPrices} />`}
+    <p class="note">Dollars per million tokens. An adapter without a price of its own costs what its model does.</p>
+  `;
+}
+
+/** The prices of the models that a tenant may use. */
+function OwnPrices() {
+  const read = useRead("models");
+  const columns = [{ title: "Model", cell: ({ name }) => name }, ...columnsOf(({ price }) => price)];
+  return html`<${Heading}>Prices</${Heading}>
+    <${Loaded} of=${read}>
+      ${({ data }) => html`<${Table} caption="Prices" columns=${columns} rows=${data} empty="You may use no model." />`}
+    </${Loaded}>`;
+}
+
+function AllPrices({ parts, query }) {
+  const { writes } = useSession();
+  const [open, setOpen] = useState(null);
+  const read = useRead(pageOf("prices", query));
+  const close = () => setOpen(null);
+  const done = () => (close(), read.again());
+  const button = (dialog, title, { name }) =>
+    html`<button type="button" aria-label=${`${title} ${name}`} onClick=${() => setOpen({ dialog, name })}>${title}</button>`;
+  const columns = [
+    { title: "Model or adapter", cell: ({ name }) => name },
+    ...columnsOf((price) => price),
+    changeColumn(
+      writes("prices"),
+      (price) => html`<span class="buttons">${button(PriceChange, "Change", price)} ${button(Deletion, "Delete", price)}</span>`,
+    ),
+  ];
+  const make = html`<button type="button" onClick=${() => setOpen({ dialog: PriceChange })}>Set a price</button>`;
+  return html`
+    <${Heading} actions=${writes("prices") && make}>Prices</${Heading}>
+    <${List} of=${read} parts=${parts} query=${query} caption="Prices" columns=${columns} by=${({ name }) => name}
+      empty="Nothing has a price." />
+    ${open && html`<${open.dialog} name=${open.name} onClose=${close} onDone=${done} />`}
+  `;
+}
+
+/** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: of what has no price yet */
+function PriceChange({ name, onClose, onDone }) {
+  const form = ({ draft, set }) => html`
+    ${!name && html`<${TextField} label="Model or adapter" required=${true} value=${draft.name} onInput=${(name) => set({ name })} />`}
+    ${FIELDS.map(
+      ([field, title]) =>
+        html`<${TextField} key=${field} label=${`${title}, dollars per million`} type="number" min="0" step="any" required=${field !== "cached_input"}
+          note=${field === "cached_input" && "Empty: as other tokens read."} value=${draft[field]} onInput=${(value) => set({ [field]: value })} />`,
+    )}
+  `;
+  const text = (price) => (price === null || price === undefined ? "" : String(price / MICRO));
+  const micro = (text) => (text === "" ? null : Math.round(Number(text) * MICRO));
+  return html`<${Change}
+    title=${name ? `Price of ${name}` : "Set a price"}
+    verb="Set"
+    method=${name ? "PUT" : "POST"}
+    path=${name ? publicPath("prices", name) : "prices"}
+    record=${name ? undefined : null}
+    form=${form}
+    draft=${(price) => ({ ...(!name && { name: "" }), ...Object.fromEntries(FIELDS.map(([field]) => [field, text(price[field])])) })}
+    body=${({ name: fresh, ...prices }) => ({
+      ...(!name && { name: fresh.trim() }),
+      ...Object.fromEntries(Object.entries(prices).map(([field, value]) => [field, micro(value)])),
+    })}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function Deletion({ name, onClose, onDone }) {
+  return html`<${Change}
+    title=${`Delete the price of ${name}`}
+    verb="Delete"
+    warning="From now on its tokens cost nothing, or what those of its model do."
+    method="DELETE"
+    path=${publicPath("prices", name)}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
