@@ -12,6 +12,7 @@ const PAUSE = 2000;
  * @property {string | null} tenant
  * @property {string | null} user
  * @property {string | null} key
+ * @property {string[]} scopes
  * @property {Record<string, ("read" | "write")[]>} may by group of endpoints
  * @property {object | null} session of the browser; null: signed in by a key
  * @property {string} version the gateway's

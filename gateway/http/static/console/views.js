@@ -31,6 +31,7 @@ const VIEWS = [
   { parts: ["pools"], title: "Pools", load: async () => (await import("./views/pools.js")).Pools, operators: true },
   { parts: ["prices"], title: "Prices", load: async () => (await import("./views/prices.js")).Prices },
   { parts: ["settings"], title: "Settings", load: async () => (await import("./views/settings.js")).Settings, operators: true },
+  { parts: ["playground"], title: "Playground", load: async () => (await import("./views/playground.js")).Playground },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

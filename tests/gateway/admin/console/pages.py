@@ -26,6 +26,7 @@ OPERATORS_VIEWS = {
     "#/pools": "Pools",
     "#/prices": "Prices",
     "#/settings": "Settings",
+    "#/playground": "Playground",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""

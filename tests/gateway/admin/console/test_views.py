@@ -72,7 +72,8 @@ def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
     open_view(page, "#/", "Overview")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/admin/v1/" in request.url else None)
-    for title in ("Live", "Usage", "Turns", "Tenants", "Adapters", "Audit", "Overview"):
+    views = ("Live", "Usage", "Turns", "Tenants", "Adapters", "Routing", "Caches", "Prices", "Settings", "Sessions")
+    for title in (*views, "Audit", "Overview"):
         asked.clear()
         page.get_by_role("navigation", name="Views").get_by_role("link", name=title).press("Enter")
         expect(page.get_by_role("heading", level=1)).to_be_focused()

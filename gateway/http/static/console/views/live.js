@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "../../vendor/preact/hooks.js";
 import { Sparkline } from "../chart.js";
+import { readEvents } from "../events.js";
 import { count, seconds, share } from "../format.js";
 import { html } from "../html.js";
 import { Failure, Heading, Table } from "../parts.js";
@@ -91,32 +92,16 @@ function useSnapshots() {
   return state;
 }
 
-/** Read the stream, again and again, until nobody looks. `EventSource` cannot send a key. */
+/** Read the stream, again and again, until nobody looks. */
 async function follow(api, signal, on, failed) {
   while (!signal.aborted) {
     try {
       const response = await api.fetch("live", { signal });
-      await readEvents(response.body.pipeThrough(new TextDecoderStream()), on);
+      await readEvents(response, (name, data) => on[name]?.(data));
     } catch (failure) {
       if (signal.aborted) return;
       failed(failure);
     }
     await new Promise((resolve) => setTimeout(resolve, AGAIN));
-  }
-}
-
-/** @param {ReadableStream<string>} stream of server-sent events @param {Record<string, (data: any) => void>} on */
-async function readEvents(stream, on) {
-  const reader = stream.getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const events = (rest + value).split("\n\n");
-    rest = events.pop();
-    for (const event of events) {
-      const fields = Object.fromEntries(event.split("\n").map((line) => line.split(/: ?(.*)/s, 2)));
-      if (fields.data) on[fields.event]?.(JSON.parse(fields.data));
-    }
   }
 }

@@ -1,0 +1,181 @@
+/** One question to up to four models side by side, and the same request as a program. */
+
+import { useEffect, useRef, useState } from "../../vendor/preact/hooks.js";
+import { curl } from "../../js/curl.js";
+import { failureText } from "../../js/failures.js";
+import { abandon, applyEvent, fail, isOver, nameOf, newTurn, speed } from "../../js/turn.js";
+import { readEvents } from "../events.js";
+import { count, milliseconds, money } from "../format.js";
+import { html } from "../html.js";
+import { Field, Heading, Loaded, Pairs, SelectField, TextField, useAction } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+const PATH = "../v1/responses";
+const ENDS = { cancelled: "Stopped.", incomplete: "Cut off: the answer has reached its length limit, or a rule has ended it." };
+const FIRST = { question: "", instructions: "", temperature: "", tokens: "", names: ["auto", "", "", ""] };
+
+export function Playground() {
+  const { me } = useSession();
+  const nothing = html`<p class="empty">You may not chat: a key needs the scope <code>chat</code> for that.</p>`;
+  return html`<${Heading}>Playground</${Heading}> ${me.scopes.includes("chat") ? html`<${Offered} />` : nothing}`;
+}
+
+function Offered() {
+  const models = useRead("models");
+  const adapters = useRead("adapters?limit=200");
+  return html`<${Loaded} of=${models}>
+    ${(bases) => html`<${Loaded} of=${adapters}>${(tuned) => html`<${Compare} names=${namesOf(bases.data, tuned.data)} />`}</${Loaded}>`}
+  </${Loaded}>`;
+}
+
+/** What a request may name: the router, tiers, models, adapters. */
+function namesOf(models, adapters) {
+  const tiers = models.map(({ tier }) => tier);
+  return [...new Set(["auto", ...tiers, ...models.map(({ name }) => name), ...adapters.map(({ name }) => name)])];
+}
+
+/** @param {{names: string[]}} props */
+function Compare({ names }) {
+  const { turns, ask, stop } = useTurns();
+  const [draft, setDraft] = useState(FIRST);
+  const set = (values) => setDraft({ ...draft, ...values });
+  const asked = [...new Set(draft.names.filter(Boolean))];
+  const running = turns.filter((turn) => !isOver(turn)).length;
+  const submit = (event) => {
+    event.preventDefault();
+    if (!running) ask(asked.map((name) => [name, bodyOf(draft, name)]));
+  };
+  const area = (name, rows, required) => (props) =>
+    html`<textarea ...${props} rows=${rows} required=${required} dir="auto" value=${draft[name]}
+      onInput=${(event) => set({ [name]: event.target.value })}></textarea>`;
+  const options = names.map((name) => [name, name]);
+  return html`
+    <form class="stacked" onSubmit=${submit}>
+      <${Field} label="Question" control=${area("question", 4, true)} />
+      <${Field} label="Instructions" note="Empty: none." control=${area("instructions", 2, false)} />
+      <div class="filters">
+        ${draft.names.map(
+          (name, index) =>
+            html`<${SelectField} key=${index} label=${`Model ${index + 1}`} value=${name} options=${index ? [["", "None"], ...options] : options}
+              onInput=${(name) => set({ names: draft.names.map((each, at) => (at === index ? name : each)) })} />`,
+        )}
+        <${TextField} label="Temperature" type="number" min="0" max="2" step="any" value=${draft.temperature} onInput=${(temperature) => set({ temperature })} />
+        <${TextField} label="Most tokens of an answer" type="number" min="1" value=${draft.tokens} onInput=${(tokens) => set({ tokens })} />
+      </div>
+      <div class="actions">
+        <button type="submit" class="primary">Ask</button>
+        <button type="button" onClick=${stop}>Stop</button>
+      </div>
+    </form>
+    <${Program} title="As curl" text=${asCurl(bodyOf(draft, asked[0]))} />
+    <${Program} title="As Python" text=${asPython(bodyOf(draft, asked[0]))} />
+    <p role="status">${turns.length > 0 && (running ? `${running} of ${turns.length} answers are under way.` : "All answers have ended.")}</p>
+    <div class="lanes">${turns.map((turn) => html`<${Lane} key=${turn.id} turn=${turn} />`)}</div>
+  `;
+}
+
+/** A request as the protocol has it. Nothing of it is kept for later requests. */
+function bodyOf({ question, instructions, temperature, tokens }, model) {
+  return {
+    model,
+    input: question,
+    ...(instructions && { instructions }),
+    ...(temperature && { temperature: Number(temperature) }),
+    ...(tokens && { max_output_tokens: Number(tokens) }),
+    store: false,
+  };
+}
+
+const addressOf = (path) => new URL(path, location.href);
+
+function asCurl(body) {
+  return curl("POST", addressOf(PATH).pathname, { "Content-Type": "application/json" }, JSON.stringify(body));
+}
+
+/** For the client library of OpenAI. Strings and numbers are written as in JSON. */
+function asPython(body) {
+  const literal = (value) => (value === false ? "False" : JSON.stringify(value));
+  const given = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value)},\n`);
+  return `import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url=${literal(addressOf("../v1").href)}, api_key=os.environ["KEY"])
+response = client.responses.create(
+${given.join("")})
+print(response.output_text)
+`;
+}
+
+/** @param {{title: string, text: string}} props */
+function Program({ title, text }) {
+  const { act, failure } = useAction();
+  const [copied, setCopied] = useState("");
+  const copy = () => act(async () => (await navigator.clipboard.writeText(text), setCopied(text)));
+  return html`<details>
+    <summary>${title}</summary>
+    <pre tabindex="0">${text}</pre>
+    <div class="actions">
+      <button type="button" onClick=${copy}>Copy</button> <span role="status">${copied === text && "Copied."}</span>
+    </div>
+    ${failure}
+  </details>`;
+}
+
+/** Answers that are written side by side. They end when the view is left. */
+function useTurns() {
+  const { api } = useSession();
+  const [turns, setTurns] = useState([]);
+  const abort = useRef(null);
+  const stop = () => abort.current?.abort();
+  useEffect(() => stop, []);
+  /** @param {[string, object][]} requests name of the model, and body */
+  const ask = (requests) => {
+    abort.current = new AbortController();
+    const { signal } = abort.current;
+    const now = performance.now();
+    const asked = requests.map(([model, { input }]) =>
+      newTurn({ id: crypto.randomUUID(), parent: null, question: input, model, now }),
+    );
+    setTurns(asked);
+    const changed = () => signal === abort.current.signal && setTurns([...asked]);
+    asked.forEach((turn, index) => follow(api, turn, requests[index][1], signal, changed));
+  };
+  return { turns, ask, stop };
+}
+
+/** Ask, and change the turn by what comes. @param {() => void} changed is told of each change */
+async function follow(api, turn, body, signal, changed) {
+  const headers = { "content-type": "application/json", "x-roundhouse-events": "true" };
+  const apply = (event) => (applyEvent(turn, event, performance.now()), changed());
+  try {
+    const response = await api.request(PATH, { method: "POST", headers, body: JSON.stringify({ ...body, stream: true }), signal });
+    if (response.ok) await readEvents(response, (_, event) => apply(event));
+    else apply({ type: "error", error: { ...(await response.json()).error, headers: Object.fromEntries(response.headers) } });
+  } catch {
+    if (signal.aborted && !isOver(turn)) abandon(turn, performance.now());
+  }
+  if (!isOver(turn)) fail(turn, { message: "the connection has ended before the answer", code: null, retryAfter: null }, performance.now());
+  changed();
+}
+
+/** One answer: its text as it is, not as markdown. */
+function Lane({ turn }) {
+  const { firstMs, tokensPerSecond } = speed(turn);
+  const pairs = [
+    ["First token", milliseconds(firstMs)],
+    ["Tokens a second", tokensPerSecond === null ? null : count(Math.round(tokensPerSecond))],
+    ["Tokens read", count(turn.usage?.input_tokens)],
+    ["Tokens written", count(turn.usage?.output_tokens)],
+    ["Cost", money(turn.cost)],
+    ["Cache", turn.route?.cache],
+  ];
+  return html`<section class="lane" aria-label=${turn.model}>
+    <h2>${nameOf(turn)}</h2>
+    <p class="text" dir="auto">${turn.text}</p>
+    ${turn.failure && html`<p class="failure" role="alert">${failureText(turn.failure, new Date())}</p>`}
+    ${ENDS[turn.status] && html`<p class="note">${ENDS[turn.status]}</p>`}
+    ${isOver(turn) && html`<${Pairs} pairs=${pairs.filter(([, value]) => value !== null && value !== undefined)} />`}
+    ${turn.route && html`<ul class="changes">${turn.route.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>`}
+  </section>`;
+}
