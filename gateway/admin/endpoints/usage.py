@@ -21,6 +21,7 @@ from gateway.errors import InvalidRequest
 endpoints = Endpoints("usage", "Turns, tokens and cost, exact to the last token delivered.")
 
 CSV = "text/csv"
+_DAY = datetime.timedelta(days=1)
 _MOST_TURNS = 200_000
 """Most single turns that are summed up for one answer, where it is about users."""
 
@@ -37,8 +38,19 @@ class UsageQuery(Input, frozen=True):
     key: Annotated[Only | None, Meta(description="Only this key, by its id.")] = None
 
 
+_OnlyTenant = Annotated[Only | None, Meta(description="Only this tenant.")]
+
+
 class AllUsageQuery(UsageQuery, frozen=True):
-    tenant: Annotated[Only | None, Meta(description="Only this tenant.")] = None
+    tenant: _OnlyTenant = None
+
+
+class ReportedUsageQuery(UsageQuery, frozen=True):
+    compare: Annotated[bool, Meta(description="Also report the time of equal length before.")] = False
+
+
+class AllReportedUsageQuery(ReportedUsageQuery, frozen=True):
+    tenant: _OnlyTenant = None
 
 
 class UsageSums(Struct, frozen=True, kw_only=True):
@@ -57,13 +69,11 @@ class UsageRow(UsageSums, frozen=True, kw_only=True):
     split: Annotated[str | None, Meta(description="The same of the second division.")] = None
 
 
-class UsageReport(Struct, frozen=True, kw_only=True):
+class UsagePeriod(Struct, frozen=True, kw_only=True):
     """Sums of a time; a row for each that has used something."""
 
     since: datetime.date = msgspec.field(name="from")
     until: datetime.date = msgspec.field(name="to")
-    by: str
-    split: str | None
     partial: Annotated[
         bool,
         Meta(description="Whether rows leave turns out that `total` counts: rows by user need single turns."),
@@ -72,8 +82,16 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     total: UsageSums
 
 
+class UsageReport(UsagePeriod, frozen=True, kw_only=True):
+    """Sums of a time, and of the one before if they are to be compared."""
+
+    by: str
+    split: str | None
+    before: Annotated[UsagePeriod | None, Meta(description="The time of equal length before; null unless asked for.")]
+
+
 @endpoints.get("/usage", access=Access.OPERATOR)
-async def report_usage(call: Call, query: AllUsageQuery) -> Answer[UsageReport]:
+async def report_usage(call: Call, query: AllReportedUsageQuery) -> Answer[UsageReport]:
     """Report usage of all tenants."""
     return await _report(call, query, query.tenant)
 
@@ -85,7 +103,7 @@ async def export_usage(call: Call, query: AllUsageQuery) -> Response:
 
 
 @endpoints.get("/tenants/{tenant}/usage", access=Access.TENANT)
-async def report_tenant_usage(call: Call, path: TenantPath, query: UsageQuery) -> Answer[UsageReport]:
+async def report_tenant_usage(call: Call, path: TenantPath, query: ReportedUsageQuery) -> Answer[UsageReport]:
     """Report usage of a tenant."""
     return await _report(call, query, path.tenant)
 
@@ -96,23 +114,25 @@ async def export_tenant_usage(call: Call, path: TenantPath, query: UsageQuery) -
     return await _export(call, query, path.tenant)
 
 
-async def _report(call: Call, query: UsageQuery, tenant: str | None) -> Answer[UsageReport]:
-    first, last = days(query.since, query.until)
-    asked, whole = _asked(query, tenant), None
+async def _report(call: Call, query: ReportedUsageQuery, tenant: str | None) -> Answer[UsageReport]:
+    period = await _period(call, _asked(query, tenant))
+    before = await _period(call, _asked(query, tenant, back=1)) if query.compare else None
+    fields = msgspec.structs.asdict(period)
+    return Answer(UsageReport(**fields, by=query.by, split=query.split, before=before))
+
+
+async def _period(call: Call, asked: ReportQuery) -> UsagePeriod:
+    whole = None
     if "user" in asked.by:  # read first: what is added meanwhile must not look as if it were missing
         whole = total(await report(call.gateway.redis, msgspec.structs.replace(asked, by=("day",))))
     rows = await _rows(call, asked)
     sums = whole or total(rows)
-    return Answer(
-        UsageReport(
-            since=first,
-            until=last,
-            by=query.by,
-            split=query.split,
-            partial=total(rows).turns < sums.turns,
-            data=[usage_row(row) for row in rows],
-            total=UsageSums(**shown(sums)),
-        )
+    return UsagePeriod(
+        since=asked.since.date(),
+        until=asked.until.date() - _DAY,
+        partial=total(rows).turns < sums.turns,
+        data=[usage_row(row) for row in rows],
+        total=UsageSums(**shown(sums)),
     )
 
 
@@ -129,16 +149,20 @@ async def _export(call: Call, query: UsageQuery, tenant: str | None) -> Response
     return Response(file.getvalue(), media_type=CSV, headers=headers)
 
 
-def _asked(query: UsageQuery, tenant: str | None) -> ReportQuery:
+def _asked(query: UsageQuery, tenant: str | None, *, back: int = 0) -> ReportQuery:
     """
+    Args:
+        back: by how many of its lengths the time lies before the one that is asked for.
+
     Raises:
         InvalidRequest: the ledger has no such report.
     """
     try:
         first, last = days(query.since, query.until)
+        shift = back * (last - first + _DAY)
         return ReportQuery(
-            since=midnight(first),
-            until=midnight(last) + datetime.timedelta(days=1),
+            since=midnight(first - shift),
+            until=midnight(last - shift) + _DAY,
             by=(query.by,) if query.split is None else (query.by, query.split),
             tenant=tenant,
             model=query.model,

@@ -5,10 +5,10 @@ import { html } from "./html.js";
 const [WIDTH, HEIGHT, COLOURS] = [600, 140, 7];
 
 /**
- * @param {{label: string, rows: {name: string, part: string, value: number}[], format: (value: number) => string}} props
- *   rows in the order of their names
+ * @param {{label: string, rows: {name: string, part: string, value: number}[], format: (value: number) => string,
+ *   scale?: number}} props rows in the order of their names; `scale`: what the height stands for at least
  */
-export function StackedBars({ label, rows, format }) {
+export function StackedBars({ label, rows, format, scale = 0 }) {
   const names = [...new Set(rows.map(({ name }) => name))];
   const parts = largest(rows);
   const sums = new Map();
@@ -18,8 +18,9 @@ export function StackedBars({ label, rows, format }) {
     sums.set(name, bar.set(key, (bar.get(key) ?? 0) + value));
   }
   const shownParts = parts.length < new Set(rows.map(({ part }) => part)).size ? [...parts, "others"] : parts;
-  const most = Math.max(...names.map((name) => [...sums.get(name).values()].reduce((sum, value) => sum + value, 0)));
-  if (!names.length || most <= 0) return null;
+  const highest = highestBar(rows);
+  if (highest <= 0) return null;
+  const most = Math.max(scale, highest);
   const step = WIDTH / names.length;
   const bars = names.flatMap((name, index) => {
     let base = HEIGHT;
@@ -33,7 +34,7 @@ export function StackedBars({ label, rows, format }) {
     });
   });
   return html`<figure class="chart">
-    <figcaption>${label}, at most ${format(most)}</figcaption>
+    <figcaption>${label}, at most ${format(highest)}</figcaption>
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${`${label}: the table has the numbers`}>
       ${bars}
     </svg>
@@ -43,6 +44,13 @@ export function StackedBars({ label, rows, format }) {
       ${shownParts.map((part, colour) => html`<li class=${`series-${colour}`}>${part || "none"}</li>`)}
     </ul>`}
   </figure>`;
+}
+
+/** What the highest bar stands for. @param {{name: string, value: number}[]} rows */
+export function highestBar(rows) {
+  const sums = new Map();
+  for (const { name, value } of rows) sums.set(name, (sums.get(name) ?? 0) + value);
+  return Math.max(0, ...sums.values());
 }
 
 /** The parts with the largest sums, as many as there are colours. */

@@ -1,5 +1,7 @@
 /** Numbers, money and times as people read them. */
 
+import { remembered, storageOf } from "../js/storage.js";
+
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const percent = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
@@ -42,12 +44,15 @@ export function duration(value) {
   return `${Math.round(value / 86_400)} days`;
 }
 
-/** @param {number} at seconds since 1970, local time */
-export const localTime = (at) =>
-  new Date(1000 * at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium", hour12: false });
+/** Whether times are shown in UTC; the browser remembers it. */
+export const inUtc = remembered(storageOf("localStorage"), "console-utc");
 
-/** @param {number} at seconds since 1970 */
-export const utcTime = (at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+const localTime = (at) =>
+  new Date(1000 * at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium", hour12: false });
+const utcTime = (at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
+/** A time as it is shown, and as the other clock has it. @param {number} at seconds since 1970 */
+export const times = (at) => (inUtc.get() ? [utcTime(at), localTime(at)] : [localTime(at), utcTime(at)]);
 
 /** @param {number} at seconds since 1970: a day of UTC, as the ledger counts */
 export const day = (at) => new Date(1000 * at).toISOString().slice(0, 10);
@@ -67,7 +72,7 @@ export function shown(name, value) {
   if (TOKEN_PRICES.has(name) && typeof value === "number") return `${money(value)} per million tokens`;
   if (typeof value !== "number") return value === "" ? NONE : value;
   if (name.startsWith("spend") || name.includes("microdollars")) return money(value);
-  if (name.endsWith("_at")) return localTime(value);
+  if (name.endsWith("_at")) return times(value)[0];
   return count(value);
 }
 

@@ -3,7 +3,7 @@
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact/hooks.js";
 import { toAddress } from "./address.js";
 import { focusHeading } from "./focus.js";
-import { localTime, NONE, utcTime } from "./format.js";
+import { NONE, times } from "./format.js";
 import { html } from "./html.js";
 
 /** The heading of a view, which gets the focus when the view is opened. */
@@ -42,10 +42,11 @@ export function useAction() {
   return { act, busy: state.busy, failure: state.failure && html`<${Failure} failure=${state.failure} />` };
 }
 
-/** @param {{at: number | null}} props seconds since 1970; UTC is shown on demand */
+/** @param {{at: number | null}} props seconds since 1970; the other clock is shown on demand */
 export function Time({ at }) {
   if (at === null || at === undefined) return NONE;
-  return html`<time datetime=${new Date(1000 * at).toISOString()} title=${utcTime(at)}>${localTime(at)}</time>`;
+  const [shown, other] = times(at);
+  return html`<time datetime=${new Date(1000 * at).toISOString()} title=${other}>${shown}</time>`;
 }
 
 /**

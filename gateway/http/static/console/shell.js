@@ -4,8 +4,9 @@ import { useCallback, useEffect, useRef, useState } from "../vendor/preact/hooks
 import { toAddress, useAddress } from "./address.js";
 import { AdminApi, answerOf, keptKey } from "./api.js";
 import { focusHeading } from "./focus.js";
+import { inUtc } from "./format.js";
 import { html } from "./html.js";
-import { Failure, Heading } from "./parts.js";
+import { CheckField, Failure, Heading } from "./parts.js";
 import { SessionContext } from "./session.js";
 import { SignIn } from "./sign-in.js";
 import { entriesFor, viewOf } from "./views.js";
@@ -47,6 +48,8 @@ function Frame({ me, signOut }) {
   const { component, failure } = useComponent(view);
   const opened = parts.join("/");
   const before = useRef(opened);
+  const [utc, setUtc] = useState(Boolean(inUtc.get()));
+  const showUtc = (utc) => (inUtc.set(utc ? "yes" : ""), setUtc(utc));
   useEffect(() => {
     document.title = `${view.title} · Roundhouse console`;
     if (!component) return;
@@ -59,6 +62,7 @@ function Frame({ me, signOut }) {
       <button type="button" class="skip" onClick=${focusHeading}>Skip to the content</button>
       <a class="brand" href="#/"><img class="icon" src="static/icon.svg" alt="" /><span>Roundhouse console</span></a>
       <span class="who">${whose}${me.user ? html`, <bdi>${me.user}</bdi>` : ""}</span>
+      <${CheckField} label="Times in UTC" checked=${utc} onInput=${showUtc} />
       <a href="../">Chat</a>
       <a href="api/">API</a>
       <button type="button" class="quiet" onClick=${signOut}>Sign out</button>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from redis.asyncio import Redis
 
-from tests.e2e.browser import Visit, needs_chromium
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.gateway.admin.conftest import OPERATOR, Shop
 from tests.gateway.admin.console.pages import open_view, row, sign_in
 from tests.gateway.billing.test_ledger import HOUR, entry
@@ -66,6 +67,41 @@ def test_two_dimensions_stand_in_one_table(tab: Visit, used: None) -> None:
     page.reload()
     expect(page.get_by_label("And by")).to_have_value("model")
     expect(row(page, "model-1")).to_be_visible()
+
+
+def test_the_period_before_stands_beside(tab: Visit, used: None) -> None:
+    """Of days those of the same place, of models those of the same name; what was used before only has a row, too."""
+    page = tab.page
+    sign_in(page, OPERATOR)
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = [(today - datetime.timedelta(days=back)).isoformat() for back in range(4)]
+    open_view(page, f"#/usage?from={days[2]}&to={days[1]}&by=day&measure=turns", "Usage")
+    page.get_by_label("Beside it").select_option("The period before")
+    page.get_by_role("button", name="Show").press("Enter")
+    expect(page.get_by_role("columnheader", name="Turns before")).to_be_visible()
+    expect(page.get_by_role("img", name="Turns from")).to_have_count(2)
+    for day in days[1:3]:
+        expect(row(page, day).get_by_role("cell").last).to_have_text("24")
+    expect(page.locator("tfoot td").last).to_have_text("48")
+    first, last = (today + datetime.timedelta(days=ahead) for ahead in (1, 12))
+    open_view(page, f"#/usage?from={first}&to={last}&by=model&compare=true&measure=turns", "Usage")
+    expect(row(page, "model-0").get_by_role("cell")).to_have_text(["$0.00", "0", "0", "0", "0", "0", f"{HOURS // 2}"])
+
+
+def test_times_are_local_or_those_of_utc(browser: Browser, shop: Shop) -> None:
+    """For all views, and for the next visit."""
+    with visit(browser, shop.url, timezone_id="Asia/Kolkata") as tab:
+        page = tab.page
+        sign_in(page, OPERATOR)
+        open_view(page, "#/audit", "Audit")
+        shown = page.locator("tbody time").first
+        local, utc = shown.inner_text(), str(shown.get_attribute("title"))
+        assert utc.endswith(" UTC") and local != utc
+        page.get_by_label("Times in UTC").press("Space")
+        expect(shown).to_have_text(utc)
+        expect(shown).to_have_attribute("title", local)
+        page.reload()
+        expect(shown).to_have_text(utc)
 
 
 def test_the_file_is_that_of_the_command_line(tab: Visit, used: None, redis_url: str) -> None:

@@ -17,6 +17,8 @@ from tests.gateway.billing.test_report import fill
 
 pytestmark = pytest.mark.anyio
 
+NOON = int(datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC).timestamp() * 1000)
+
 
 async def test_what_was_used_is_what_answers_said(administer: Administer) -> None:
     """In tokens and money, by model and by day, for an operator and for the tenant's own admin."""
@@ -46,6 +48,25 @@ async def test_what_was_used_is_what_answers_said(administer: Administer) -> Non
         tomorrow = {"from": "2999-01-01", "to": "2999-01-02"}
         assert report["to"] == today
         assert (await api.operator.get("/usage", params=tomorrow)).json()["data"] == []
+
+
+async def test_usage_is_compared_with_the_period_before(administer: Administer) -> None:
+    """Of the same length, by the same divisions."""
+    async with administer() as api:
+        redis = api.served.gateway.redis
+        day = 24 * 3_600_000
+        await fill(redis, [entry(number, at=NOON - number * day, model=f"m{number % 2}") for number in range(6)])
+        asked = {"from": "2026-11-18", "to": "2026-11-20", "by": "model"}
+        report = (await api.acme.get("/tenants/acme/usage", params={**asked, "compare": True})).json()
+        before = report.pop("before")
+        assert {**report, "before": None} == (await api.acme.get("/tenants/acme/usage", params=asked)).json()
+        earlier = {"from": "2026-11-15", "to": "2026-11-17", "by": "model"}
+        shown = (await api.acme.get("/tenants/acme/usage", params=earlier)).json()
+        assert shown["total"]["turns"] == report["total"]["turns"] == 3
+        assert before == {name: shown[name] for name in before}
+        assert [(row["name"], row["turns"]) for row in before["data"]] == [("m0", 1), ("m1", 2)]
+        oldest = {"from": "0001-01-02", "to": "0001-01-03", "compare": True}
+        problem(await api.acme.get("/tenants/acme/usage", params=oldest), 400, "invalid_value")
 
 
 async def test_usage_is_divided_twice_and_by_user(administer: Administer) -> None:

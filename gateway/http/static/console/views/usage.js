@@ -1,7 +1,7 @@
 /** What was used, summed by one or two things. The sums come from the server, those of the whole too. */
 
 import { given, toAddress, withQuery } from "../address.js";
-import { StackedBars } from "../chart.js";
+import { highestBar, StackedBars } from "../chart.js";
 import { count, day, money } from "../format.js";
 import { html } from "../html.js";
 import { Filters, Heading, Loaded, Table, useAction } from "../parts.js";
@@ -25,6 +25,7 @@ const SUMS = {
   cache_hits: ["Cache hits", count],
 };
 const ASKED = ["from", "to", "by", "split", "tenant", "model", "adapter", "key"];
+const TIMES = ["day", "hour"];
 
 export function Usage({ parts, query }) {
   const { api, me, operator } = useSession();
@@ -32,12 +33,13 @@ export function Usage({ parts, query }) {
   const by = operator ? [...BY, ["tenant", "Tenant"]] : BY;
   const asked = given(query, ASKED);
   const path = operator ? "usage" : `tenants/${encodeURIComponent(me.tenant)}/usage`;
-  const read = useRead(withQuery(path, asked));
+  const read = useRead(withQuery(path, [...asked, ...given(query, ["compare"])]));
   const fields = [
     { name: "from", label: "First day (UTC)", type: "date" },
     { name: "to", label: "Last day (UTC)", type: "date" },
     { name: "by", label: "By", options: by },
     { name: "split", label: "And by", options: [["", "Nothing else"], ...by] },
+    { name: "compare", label: "Beside it", options: [["", "Nothing"], ["true", "The period before"]] },
     { name: "measure", label: "Chart of", options: Object.entries(SUMS).map(([name, [title]]) => [name, title]) },
     ...(operator ? [{ name: "tenant", label: "Only tenant" }] : []),
     { name: "model", label: "Only model" },
@@ -56,28 +58,56 @@ export function Usage({ parts, query }) {
 
 function Report({ report, parts, query, by }) {
   const measure = SUMS[query.measure] ? query.measure : "cost_microdollars";
+  const [title, format] = SUMS[measure];
   const titles = new Map(by);
+  const { before } = report;
   const columns = [
     { title: titles.get(report.by), cell: ({ name }) => name || "none" },
     ...(report.split ? [{ title: titles.get(report.split), cell: ({ split }) => split || "none" }] : []),
     ...Object.entries(SUMS).map(([name, [title, format]]) => ({ title, number: true, cell: (row) => format(row[name]) })),
+    ...(before ? [{ title: `${title} before`, number: true, cell: (row) => format(row.before) }] : []),
   ];
-  const rows = report.data.map((row) => ({ name: row.name, part: row.split ?? "", value: row[measure] }));
-  const begin = ROWS * Math.max(0, Math.min(Number(query.page ?? 0) || 0, Math.ceil(rows.length / ROWS) - 1));
-  const [title, format] = SUMS[measure];
+  const data = before ? beside(report, measure) : report.data;
+  const [bars, barsBefore] = [report, before].map(
+    (period) => period?.data.map(({ name, split, [measure]: value }) => ({ name, part: split ?? "", value })) ?? [],
+  );
+  const scale = Math.max(highestBar(bars), highestBar(barsBefore));
+  const begin = ROWS * Math.max(0, Math.min(Number(query.page ?? 0) || 0, Math.ceil(data.length / ROWS) - 1));
   return html`
-    ${report.partial && html`<p class="note">Some single turns of this time are no longer kept; the total counts them too.</p>`}
-    <${StackedBars} label=${title} rows=${rows} format=${format} />
+    ${(report.partial || before?.partial) && html`<p class="note">Some single turns of this time are no longer kept; the total counts them too.</p>`}
+    <div class="side-by-side">
+      ${before && html`<${StackedBars} label=${`${title} from ${before.from} to ${before.to}`} rows=${barsBefore} format=${format} scale=${scale} />`}
+      <${StackedBars} label=${before ? `${title} from ${report.from} to ${report.to}` : title} rows=${bars} format=${format} scale=${scale} />
+    </div>
     <${Table}
       caption="Usage"
       columns=${columns}
-      rows=${report.data.slice(begin, begin + ROWS)}
-      total=${{ name: "Total", split: "all", ...report.total }}
+      rows=${data.slice(begin, begin + ROWS)}
+      total=${{ name: "Total", split: "all", ...report.total, before: before?.total[measure] }}
       empty="Nothing was used in this time."
     />
-    <${RowPages} parts=${parts} query=${query} begin=${begin} length=${rows.length} />
+    <${RowPages} parts=${parts} query=${query} begin=${begin} length=${data.length} />
   `;
 }
+
+/** Rows with the measure of the period before: that of the same name, of days and hours that of the same place. */
+function beside({ data, before, by, split, from }, measure) {
+  const shift = Date.parse(from) - Date.parse(before.from);
+  const moved = (division, name) => (TIMES.includes(division) ? later(name, shift) : name);
+  const key = ({ name, split }) => JSON.stringify([name, split]);
+  const rows = new Map(data.map((row) => [key(row), { ...row, before: 0 }]));
+  const nothing = Object.fromEntries(Object.keys(SUMS).map((name) => [name, 0]));
+  for (const row of before.data) {
+    const now = { name: moved(by, row.name), split: moved(split, row.split) };
+    rows.set(key(now), { ...nothing, ...now, ...rows.get(key(now)), before: row[measure] });
+  }
+  const all = [...rows.values()];
+  return TIMES.includes(by) ? all.sort((one, other) => (one.name < other.name ? -1 : 1)) : all;
+}
+
+/** @param {string} name a day or an hour of UTC @param {number} shift milliseconds */
+const later = (name, shift) =>
+  new Date(Date.parse(name.includes("T") ? `${name}:00Z` : name) + shift).toISOString().slice(0, name.length);
 
 /** Links through the rows of a long report; all of its pages have the same total. */
 function RowPages({ parts, query, begin, length }) {
