@@ -39,9 +39,7 @@ class Call(kit.EndpointCall):
     @property
     def actor(self) -> str:
         """The caller, as the audit log names it."""
-        principal = self.principal
-        who = f"user:{principal.user}" if principal.user else f"key:{principal.key}"
-        return f"{principal.tenant}/{who}" if principal.tenant else who
+        return self.principal.actor
 
     def new_id(self, kind: Kind) -> str:
         """An identity for what this request makes: the same when it is repeated with its `Idempotency-Key`."""

@@ -5,6 +5,7 @@ Pages that people come to by an address answer errors as a page; `methods` and `
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import logging
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from gateway.access.directory.change import Note
 from gateway.access.identity import Principal, browser
 from gateway.access.identity.authenticate import TOKENS
 from gateway.access.identity.browser_sessions import digest_of
@@ -164,8 +166,13 @@ async def sign_out(request: Request) -> Response:
     """`POST /auth/sign-out`: end the browser's session, and with it its WebSockets."""
     if not browser.own_page(request):
         raise Forbidden("only this server's own pages may sign out", code="origin_not_allowed")
+    sessions = gateway_of(request).sign_in.sessions
     if (id := browser.cookie(request, "session")) is not None:
-        await gateway_of(request).sign_in.sessions.end(digest_of(id))
+        principal = await sessions.read(digest_of(id))
+        await sessions.end(digest_of(id))
+        if principal is not None:
+            with contextlib.suppress(ApiError):  # who wants to go is not held back by a broken audit log
+                await _note(request, "session.end", principal)
     by_form = "text/html" in request.headers.get("accept", "")
     answer = RedirectResponse(_PAGE, 303) if by_form else Response(status_code=204)
     browser.delete_cookie(answer, request, "session")
@@ -175,6 +182,7 @@ async def sign_out(request: Request) -> Response:
 async def _entered(request: Request, principal: Principal, back: str) -> Response:
     """Begin a session, and end the one that the browser has had."""
     sessions = gateway_of(request).sign_in.sessions
+    await _note(request, "session.begin", principal)
     if (id := browser.cookie(request, "session")) is not None:
         await sessions.end(digest_of(id))
     id, seconds = await sessions.begin(principal)
@@ -183,6 +191,12 @@ async def _entered(request: Request, principal: Principal, back: str) -> Respons
     answer = RedirectResponse(back or home, 303, headers=_HEADERS)
     browser.set_cookie(answer, request, "session", id, seconds)
     return answer
+
+
+async def _note(request: Request, action: str, principal: Principal) -> None:
+    """Write into the audit log that somebody signs in or out."""
+    noted = Note(action, principal.actor, principal.tenant or None)
+    await gateway_of(request).directory.apply([noted], actor=principal.actor)
 
 
 def _from_this_machine(request: Request) -> bool:

@@ -15,7 +15,7 @@ import math
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, cast
 
 import msgspec
@@ -31,11 +31,13 @@ from gateway.storage.seal import BrokenSeal, Seal
 
 SESSION_KEY = "rh1:session:{digest}"
 PERSON_KEY = "rh1:session-person:{digest}"
+INDEX_KEY = "rh1:sessions"
 
 MOST_OF_PERSON: Final = 20
 """Most sessions of one person; the oldest ends when one more begins."""
 LOOK: Final = 0.5
 """Seconds between two looks whether sessions with an open WebSocket have ended."""
+_READ_AT_ONCE = 200
 
 _decode = msgspec.msgpack.Decoder(Principal).decode
 
@@ -76,6 +78,9 @@ class BrowserSessions:
         person = PERSON_KEY.format(digest=digest_of(f"{principal.tenant}\0{principal.key}\0{principal.user}"))
         with unavailable_without_redis("nobody can sign in"):
             await self._redis.set(_key(digest), sealed, ex=self._seconds(self._lifetime))
+            await self._redis.zremrangebyscore(INDEX_KEY, "-inf", now - self._lifetime)
+            await self._redis.zadd(INDEX_KEY, {digest: now})
+            await self._redis.expire(INDEX_KEY, math.ceil(self._lifetime))
             await self._redis.zadd(person, {digest: now})
             await self._redis.expire(person, math.ceil(self._lifetime))
             for oldest in cast("list[bytes]", await self._redis.zrange(person, 0, -MOST_OF_PERSON - 1)):
@@ -91,13 +96,49 @@ class BrowserSessions:
             Unavailable: Redis does not answer.
         """
         with unavailable_without_redis("sessions cannot be checked"):
-            sealed = await self._redis.get(_key(digest))
-            principal = self._opened(digest, sealed) if isinstance(sealed, bytes) else None
+            principal = await self._read(digest)
             left = 0.0 if principal is None else (principal.expires_at or 0.0) - self._clock()
             if principal is None or left <= 0:
                 raise Unauthorized("you are not signed in any more; sign in again", code="session_ended")
             await self._redis.expire(_key(digest), self._seconds(left))
         return principal
+
+    async def read(self, digest: str) -> Principal | None:
+        """Return who has signed in, without counting that as use; None: there is no such session.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        with unavailable_without_redis("sessions cannot be read"):
+            return await self._read(digest)
+
+    async def newest(self) -> AsyncIterator[tuple[float, Principal]]:
+        """Yield who has signed in, and the Unix time of that, newest first.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        start = 0
+        while page := await self._page(start):
+            for began, principal in page:
+                if principal is not None:
+                    yield began, principal
+            start += len(page)
+
+    async def _page(self, start: int) -> list[tuple[float, Principal | None]]:
+        """Read some sessions from a place in the index on; None stands for one that has ended."""
+        with unavailable_without_redis("sessions cannot be listed"):
+            end = start + _READ_AT_ONCE - 1
+            found = cast(
+                "list[tuple[bytes, float]]", await self._redis.zrange(INDEX_KEY, start, end, desc=True, withscores=True)
+            )
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for digest, _ in found:
+                    pipeline.get(_key(digest.decode()))
+                sealed = await pipeline.execute()
+        return [
+            (began, self._opened(digest.decode(), each)) for (digest, began), each in zip(found, sealed, strict=True)
+        ]
 
     async def end(self, digest: str) -> None:
         """End a session, by the digest of its id.
@@ -107,6 +148,7 @@ class BrowserSessions:
         """
         with unavailable_without_redis("nobody can sign out"):
             await self._redis.delete(_key(digest))
+            await self._redis.zrem(INDEX_KEY, digest)
 
     @contextlib.contextmanager
     def watching(self, digest: str, close: Callable[[], None]) -> Iterator[None]:
@@ -119,7 +161,12 @@ class BrowserSessions:
             if not self._open[digest]:
                 del self._open[digest]
 
-    def _opened(self, digest: str, sealed: bytes) -> Principal | None:
+    async def _read(self, digest: str) -> Principal | None:
+        return self._opened(digest, cast("bytes | None", await self._redis.get(_key(digest))))
+
+    def _opened(self, digest: str, sealed: bytes | None) -> Principal | None:
+        if sealed is None:
+            return None
         try:
             return _decode(self._seal.open(sealed, _context(digest)))
         except (BrokenSeal, msgspec.MsgspecError):

@@ -43,6 +43,12 @@ class Principal(Struct, frozen=True):
     session: str | None = None
     """Digest of the browser session by which the caller is known; None: a key or token was sent."""
 
+    @property
+    def actor(self) -> str:
+        """The caller, as the audit log names it."""
+        who = f"user:{self.user}" if self.user else f"key:{self.key}"
+        return f"{self.tenant}/{who}" if self.tenant else who
+
     def require(self, scope: Scope) -> None:
         """
         Raises:

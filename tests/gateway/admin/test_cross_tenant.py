@@ -16,6 +16,8 @@ import httpx2
 import pytest
 
 from engine.text.processor import TextProcessor
+from gateway.access.identity import Principal
+from gateway.access.identity.browser_sessions import digest_of
 from gateway.admin.app import API
 from gateway.admin.call import Access
 from gateway.admin.kit.endpoints import Endpoint
@@ -67,8 +69,11 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
         shown = await api.acme.get(f"/turns/{turn}")
     (stored,) = (await api.acme.get("/tenants/acme/cache/answers")).json()["data"]
     assert stored["tags"] == [CANARY]
+    signed_in = Principal("acme", "token:idp", f"{CANARY}-person")
+    session, _ = await api.served.gateway.sign_in.sessions.begin(signed_in)
     return {
         "tenant": "acme",
+        "session": digest_of(session),
         "user": user.json()["id"],
         "key": key.json()["record"]["id"],
         "adapter": "acme:pirate",

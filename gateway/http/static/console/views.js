@@ -32,6 +32,7 @@ const VIEWS = [
   { parts: ["prices"], title: "Prices", load: async () => (await import("./views/prices.js")).Prices },
   { parts: ["settings"], title: "Settings", load: async () => (await import("./views/settings.js")).Settings, operators: true },
   { parts: ["playground"], title: "Playground", load: async () => (await import("./views/playground.js")).Playground },
+  { parts: ["sessions"], title: "Sessions", load: async () => (await import("./views/sessions.js")).Sessions },
   { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
 ];
 

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from gateway.access.identity import Principal
 from gateway.access.identity.browser_sessions import (
+    INDEX_KEY,
     MOST_OF_PERSON,
     PERSON_KEY,
     SESSION_KEY,
@@ -128,6 +129,27 @@ async def test_of_one_person_the_oldest_ends_when_one_more_begins(redis: Redis) 
     assert len(await redis.keys("rh1:session:*")) == MOST_OF_PERSON + 1
 
 
+async def test_sessions_are_listed_newest_first_until_they_end(redis: Redis) -> None:
+    """However they ended; the list forgets those that began a whole life before."""
+    now = [1000.0]
+    some = BrowserSessions(redis, Seal(bytes(32)), IdentitySettings(session_lifetime=500), clock=lambda: now[0])
+    digests = []
+    for number in range(5):
+        now[0] += 10
+        digests.append(await begin(some, Principal("acme", "token:idp", f"user-{number}")))
+    await some.end(digests[1])
+    await redis.delete(SESSION_KEY.format(digest=digests[3]))
+    listed = [(began, principal) async for began, principal in some.newest()]
+    assert [began for began, _ in listed] == [1050, 1030, 1010]
+    assert [principal.user for _, principal in listed] == ["user-4", "user-2", "user-0"]
+    assert [principal.session for _, principal in listed] == [digests[4], digests[2], digests[0]]
+    assert await some.read(digests[4]) == listed[0][1]
+    assert await some.read(digests[3]) is None
+    now[0] += 485
+    await begin(some)
+    assert await redis.zrange(INDEX_KEY, 0, 0) == [digests[3].encode()]
+
+
 async def test_whoever_watches_is_told_of_the_end_and_of_no_other(redis: Redis) -> None:
     """Also if another gateway ended it."""
     some = sessions(redis)
@@ -149,7 +171,7 @@ async def test_whoever_watches_is_told_of_the_end_and_of_no_other(redis: Redis) 
 async def test_without_redis_nobody_signs_in_or_is_known() -> None:
     async with Redis.from_url("unix:///nonexistent/redis.sock") as client:
         some = sessions(client)
-        for attempt in (some.begin(ANN), some.find("x"), some.end("x")):
+        for attempt in (some.begin(ANN), some.find("x"), some.end("x"), some.read("x"), anext(some.newest())):
             with pytest.raises(Unavailable):
                 await attempt
         with some.watching("x", lambda: pytest.fail("it has not ended")):
@@ -159,5 +181,5 @@ async def test_without_redis_nobody_signs_in_or_is_known() -> None:
 
 def test_the_keys_are_documented() -> None:
     page = Path("docs/redis-keys.md").read_text("utf-8")
-    for key in (SESSION_KEY, PERSON_KEY):
+    for key in (SESSION_KEY, PERSON_KEY, INDEX_KEY):
         assert f"`{key.format(digest='<digest>')}`" in page

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
 from playwright.sync_api import Browser
+from redis.asyncio import Redis
 
+from gateway.access.sign_in_links import SignInLinks
 from tests.e2e.browser import Visit, chromium, visit
 from tests.gateway.admin.conftest import OPERATOR, Shop
 
@@ -30,3 +34,16 @@ def operator(shop: Shop) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {OPERATOR}"}
     with httpx2.Client(base_url=f"{shop.url}/admin/v1", headers=headers, timeout=20) as client:
         yield client
+
+
+@pytest.fixture
+def signing_in(shop: Shop, redis_url: str) -> str:
+    """An address that signs an operator in once."""
+
+    async def make() -> str:
+        async with Redis.from_url(redis_url) as redis:
+            return await SignInLinks(redis).make()
+
+    # Playwright has a loop of its own in this thread.
+    with ThreadPoolExecutor() as threads:
+        return f"/auth/link?secret={threads.submit(asyncio.run, make()).result()}"

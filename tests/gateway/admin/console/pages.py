@@ -27,6 +27,7 @@ OPERATORS_VIEWS = {
     "#/prices": "Prices",
     "#/settings": "Settings",
     "#/playground": "Playground",
+    "#/sessions": "Sessions",
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""

@@ -1,0 +1,56 @@
+/** Sessions of people who have signed in with a browser. */
+
+import { useState } from "../../vendor/preact/hooks.js";
+import { given, withQuery } from "../address.js";
+import { Change } from "../change.js";
+import { NONE } from "../format.js";
+import { html } from "../html.js";
+import { Filters, Heading, Loaded, Table, Time } from "../parts.js";
+import { useRead, useSession } from "../session.js";
+
+export function Sessions({ parts, query }) {
+  const { operator, writes } = useSession();
+  const [open, setOpen] = useState(null);
+  const read = useRead(withQuery("sessions", [...given(query, ["tenant"]), ["limit", "200"]]));
+  const close = () => setOpen(null);
+  const done = () => (close(), read.again());
+  const columns = [
+    { title: "Who", cell: (session) => html`<bdi>${whoseOf(session)}</bdi>${session.current && html` <strong>you, here</strong>`}` },
+    { title: "Tenant", cell: ({ tenant }) => tenant ?? NONE },
+    { title: "Signed in by", cell: ({ method }) => (method === "link" ? "one-time address" : method) },
+    { title: "May", cell: ({ scopes }) => scopes.join(", ") },
+    { title: "Since", cell: ({ began_at }) => html`<${Time} at=${began_at} />` },
+    { title: "Ends", cell: ({ expires_at }) => html`<${Time} at=${expires_at} />` },
+    {
+      title: "Change",
+      cell: (session) =>
+        writes("sessions") &&
+        html`<button type="button" aria-label=${`End the session of ${whoseOf(session)}`} onClick=${() => setOpen(session)}>End</button>`,
+    },
+  ];
+  return html`
+    <${Heading}>Sessions</${Heading}>
+    <p class="note">People who have signed in with a browser. Who sends a key has no session.</p>
+    ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
+    <${Loaded} of=${read}>
+      ${({ data }) => html`<${Table} caption="Sessions" columns=${columns} rows=${data} by=${({ id }) => id} empty="Nobody has signed in with a browser." />`}
+    </${Loaded}>
+    ${open && html`<${End} session=${open} onClose=${close} onDone=${done} />`}
+  `;
+}
+
+const whoseOf = ({ user, operator, method }) => `${user ?? method}${operator ? " (operator)" : ""}`;
+
+function End({ session, onClose, onDone }) {
+  const warning = session.current ? "You are signed out here." : "Its pages have to sign in again, within a second.";
+  return html`<${Change}
+    title=${`End the session of ${whoseOf(session)}`}
+    verb="End"
+    warning=${warning}
+    method="DELETE"
+    path=${`sessions/${session.id}`}
+    record=${null}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
