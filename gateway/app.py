@@ -30,6 +30,7 @@ from gateway.access.identity.secret import SecretComparison, derive, installatio
 from gateway.access.sign_in import SignIn
 from gateway.access.tickets import Tickets
 from gateway.admin import handlers
+from gateway.admin.alert_webhook import alerting
 from gateway.admin.app import create_admin_app
 from gateway.admin.listener import listening
 from gateway.background import Periodic, Starter, failure_reporter, observe_failure
@@ -137,7 +138,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with running(change, arrivals) as gateway:
             app.state.gateway = admin.state.gateway = gateway
-            async with listening(admin, change, admin_socket):
+            async with alerting(gateway), listening(admin, change, admin_socket):
                 yield
 
     app = Starlette(

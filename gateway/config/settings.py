@@ -21,6 +21,7 @@ from msgspec import Meta
 from engine.wire import ServiceClass
 from gateway.config.adapter_sources import normalise
 from gateway.config.adapters import AdapterSettings as AdapterSettings
+from gateway.config.alerts import AlertSettings, check_alerts
 from gateway.config.batches import BatchSettings as BatchSettings
 from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
@@ -240,6 +241,7 @@ class Settings(Section, frozen=True):
     adapters: AdapterSettings = AdapterSettings()
     models: ModelStoreSettings = ModelStoreSettings()
     admin: AdminSettings = AdminSettings()
+    alerts: AlertSettings = AlertSettings()
     identity: IdentitySettings = IdentitySettings()
     engine_tls: EngineTlsSettings = EngineTlsSettings()
     log: LogSettings = LogSettings()
@@ -347,6 +349,7 @@ def _check(settings: Settings) -> None:
     check_embedder(settings.embedder)
     check_redis(settings.redis)
     check_issuers(settings.identity.issuers)
+    check_alerts(settings.alerts)
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):
         raise SettingsError("prices: two prices have the same name")
