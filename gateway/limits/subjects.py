@@ -27,7 +27,7 @@ _NO_LIMIT = ("burst_seconds", "mode")
 def subjects_of(
     default: Quota, tenant: Tenant | None, principal: Principal, model: str | None, adapter: str | None
 ) -> tuple[LimitSubject, ...]:
-    """Return the tenant, its key, and the model and adapter that answer: those that have a limit.
+    """Return the tenant, its key, its user, and the model and adapter that answer: those that have a limit.
 
     Args:
         default: limits of a tenant that has none of its own.
@@ -37,24 +37,35 @@ def subjects_of(
     found = [LimitSubject("tenant", whole)]
     if principal.quota is not None:
         found.append(LimitSubject(f"key:{principal.counts_as or principal.key}", principal.quota))
+    if tenant is not None and principal.user is not None and principal.user in tenant.user_quotas:
+        found.append(LimitSubject(f"user:{principal.user}", tenant.user_quotas[principal.user]))
     if tenant is not None and model is not None and model in tenant.model_quotas:
         found.append(LimitSubject(f"model:{model}", tenant.model_quotas[model]))
-    if tenant is not None and adapter is not None and adapter in tenant.adapter_quotas:
-        found.append(LimitSubject(f"adapter:{adapter}", tenant.adapter_quotas[adapter]))
+    if tenant is not None and adapter is not None and (quota := _adapter_quota(tenant, adapter)) is not None:
+        found.append(LimitSubject(f"adapter:{adapter}", quota))
     return tuple(subject for subject in found if _limits(subject.quota))
 
 
 def every_subject(default: Quota, tenant: Tenant, keys: Iterable[Key]) -> tuple[LimitSubject, ...]:
-    """Return the tenant, its keys, models and adapters: those that have a limit.
+    """Return the tenant, its keys, users, models and adapters: those that have a limit.
 
     Args:
         keys: of the tenant; those that count together, because one has replaced the other, are one subject.
     """
     found = {"tenant": _over(tenant.quota, default)}
     found |= {f"key:{key.counts_as or key.id}": key.quota for key in keys if key.quota is not None}
+    found |= {f"user:{id}": quota for id, quota in tenant.user_quotas.items()}
     found |= {f"model:{name}": quota for name, quota in tenant.model_quotas.items()}
-    found |= {f"adapter:{name}": quota for name, quota in tenant.adapter_quotas.items()}
+    for name in tenant.adapter_quotas | tenant.own_adapter_quotas:
+        if (quota := _adapter_quota(tenant, name)) is not None:
+            found[f"adapter:{name}"] = quota
     return tuple(LimitSubject(name, quota) for name, quota in found.items() if _limits(quota))
+
+
+def _adapter_quota(tenant: Tenant, adapter: str) -> Quota | None:
+    """Return what a tenant may use of an adapter: the stricter of what operators and its own admins have set."""
+    by_operators, own = tenant.adapter_quotas.get(adapter), tenant.own_adapter_quotas.get(adapter)
+    return own.within(by_operators) if own is not None and by_operators is not None else own or by_operators
 
 
 def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[LimitSubject, ...]:

@@ -75,6 +75,10 @@ class Tenant(Record, frozen=True, kw_only=True):
     quota: Annotated[Quota | None, Meta(description="What it may use; a field left out: as in `[limits]`.")] = None
     model_quotas: Annotated[Quotas, Meta(description="What it may use of single models.")] = {}
     adapter_quotas: Annotated[Quotas, Meta(description="What it may use of single adapters.")] = {}
+    own_adapter_quotas: Annotated[
+        Quotas, Meta(description="What its own admins let it use of single adapters; the stricter of both counts.")
+    ] = {}
+    user_quotas: Annotated[Quotas, Meta(description="What single users may use, by their ids.")] = {}
     models: Annotated[
         Annotated[list[PublicName], Meta(max_length=1000)] | None,
         Meta(description="Models and adapters it may use; null: all that are open to it."),

@@ -51,6 +51,13 @@ class Quota(Section, frozen=True, omit_defaults=True):
         own = {name: value for name in Quota.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(behind, **own)
 
+    def within(self, other: Quota) -> Quota:
+        """The stricter of two quotas, limit by limit."""
+        both = {name: (getattr(self, name), getattr(other, name)) for name in Quota.__struct_fields__}
+        modes = [mode for mode in both.pop("mode") if mode is not None]
+        limits = {name: min((each for each in given if each is not None), default=None) for name, given in both.items()}
+        return Quota(**limits, mode="strict" if "strict" in modes else next(iter(modes), None))
+
 
 class LimitSubject(Struct, frozen=True):
     """A tenant, key, model or adapter whose use is counted."""

@@ -18,6 +18,14 @@ def test_fields_left_out_come_from_the_quota_behind() -> None:
     assert Quota(spend_per_day=0).over(behind) == Quota(requests_per_minute=60, spend_per_day=0)
 
 
+def test_the_stricter_of_two_quotas_has_the_lower_of_each_limit() -> None:
+    one = Quota(requests_per_minute=60, spend_per_day=0, mode="expected")
+    other = Quota(requests_per_minute=5, concurrent_turns=2, spend_per_day=7, mode="strict")
+    both = Quota(requests_per_minute=5, concurrent_turns=2, spend_per_day=0, mode="strict")
+    assert one.within(other) == other.within(one) == both
+    assert one.within(Quota()) == Quota().within(one) == one
+
+
 @pytest.mark.parametrize("field", sorted(set(Quota.__struct_fields__) - {"mode"}))
 def test_a_limit_outside_its_bounds_is_refused_by_name(field: str) -> None:
     for wrong in (-1, 10**16, "1"):

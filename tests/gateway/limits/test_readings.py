@@ -11,7 +11,7 @@ from gateway.access.identity import Principal
 from gateway.config.settings import LimitSettings, PriceSettings
 from gateway.limits.counters import DAY, UNIT, Counters, bounds_of
 from gateway.limits.readings import check_size, duration, headers, leaves, read, refusal
-from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
+from gateway.limits.subjects import every_subject, mode_of, share_of_quota, socket_subjects, subjects_of
 from gateway.protocol.stream import LimitReading, LimitState
 from gateway.records.directory import Tenant
 from gateway.records.quota import Amounts, LimitSubject, Quota
@@ -45,6 +45,22 @@ def test_everything_that_has_a_limit_counts() -> None:
     assert names == ["tenant", "key:ci", "model:large", "adapter:law"]
     assert subjects_of(Quota(burst_seconds=5), None, Principal("acme", "ci"), "large", None) == ()
     assert [subject.name for subject in socket_subjects(Quota(), TENANT, caller)] == ["key:ci"]
+
+
+def test_what_a_tenants_own_admins_set_counts_beside_what_operators_set() -> None:
+    """Of users, and of adapters the stricter of both."""
+    own = {"law": Quota(concurrent_turns=5, spend_per_day=3), "pirate": Quota(requests_per_minute=1)}
+    users = {"ada": Quota(requests_per_minute=4)}
+    tenant = msgspec.structs.replace(TENANT, own_adapter_quotas=own, user_quotas=users)
+    ada = Principal("acme", "ci", "ada")
+    subjects = {each.name: each.quota for each in subjects_of(Quota(), tenant, ada, "small", "law")}
+    law = Quota(concurrent_turns=1, spend_per_day=3, mode="strict")
+    assert subjects == {"tenant": TENANT.quota, "user:ada": users["ada"], "adapter:law": law}
+    bob = [each.name for each in subjects_of(Quota(), tenant, Principal("acme", "ci", "bob"), "small", "pirate")]
+    assert bob == ["tenant", "adapter:pirate"]
+    every = {each.name: each.quota for each in every_subject(Quota(), tenant, [])}
+    assert every.keys() == {"tenant", "user:ada", "model:large", "adapter:law", "adapter:pirate"}
+    assert every["adapter:law"] == law
 
 
 def test_strict_wins_beside_a_tenant() -> None:

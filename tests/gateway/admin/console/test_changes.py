@@ -40,6 +40,29 @@ def test_the_slower_of_two_sees_both_values(browser: Browser, shop: Shop, operat
         assert focused(second.page) != "body"
 
 
+def test_an_admin_limits_a_user_and_an_adapter(tab: Visit, operator: httpx2.Client, shop: Shop) -> None:
+    """And takes a limit back; the tenant's own limits are not theirs to set."""
+    page = tab.page
+    scopes = {"scopes": ["admin:read", "admin:write"]}
+    key = operator.post("/tenants/shop/keys", json=scopes).raise_for_status().json()["key"]
+    sign_in(page, key, "#/tenants/shop/quotas")
+    for kind, name, limit in (("User", shop.names["user"], "7"), ("Adapter", "shop:pirate", "3")):
+        page.get_by_role("button", name="Limit a user or an adapter").press("Enter")
+        dialog(page).get_by_label("Limits of").select_option(kind)
+        dialog(page).get_by_label("Name").fill(name)
+        dialog(page).get_by_label("Turns at the same time").fill(limit)
+        press(page, "Set")
+        expect(row(page, name)).to_contain_text(f"concurrent turns00{limit}{limit}")
+    row(page, "shop:pirate").get_by_role("button", name="Change the limits").press("Enter")
+    expect(dialog(page).get_by_label("Turns at the same time")).to_have_value("3")
+    dialog(page).get_by_label("Turns at the same time").fill("")
+    press(page, "Set")
+    expect(row(page, "shop:pirate")).to_have_count(0)
+    own = operator.get("/tenants/shop/quotas/own").json()
+    assert own == {"users": {shop.names["user"]: {"concurrent_turns": 7}}, "adapters": {}}
+    expect(page.get_by_role("button", name="Change the tenant's limits")).to_have_count(0)
+
+
 def test_a_change_leaves_alone_what_it_did_not_touch(tab: Visit, operator: httpx2.Client) -> None:
     """What somebody else has changed meanwhile stays."""
     page = tab.page

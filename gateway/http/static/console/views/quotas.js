@@ -4,18 +4,25 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { Change } from "../change.js";
 import { duration, shown, words } from "../format.js";
 import { html } from "../html.js";
-import { Heading, Loaded, Table } from "../parts.js";
+import { Heading, Loaded, SelectField, Table, TextField } from "../parts.js";
 import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
+
+/** Subjects whose limits a tenant's own admins set. */
+const OWN = /^(user|adapter):/;
+const KINDS = [
+  ["users", "User"],
+  ["adapters", "Adapter"],
+];
 
 export function Quotas({ parts }) {
   const tenant = parts[1];
   const path = `tenants/${encodeURIComponent(tenant)}`;
   const { writes } = useSession();
-  const [open, setOpen] = useState(false);
+  const [open, setOpen] = useState(null);
   const read = useRead(`${path}/limits`);
-  const close = () => setOpen(false);
+  const close = () => setOpen(null);
   const done = () => (close(), read.again());
   const amount = (name) => ({ limit, ...row }) => shown(limit, row[name]);
   const columns = [
@@ -27,17 +34,21 @@ export function Quotas({ parts }) {
     { title: "Left", number: true, cell: amount("left") },
     { title: "At most", number: true, cell: amount("most") },
     { title: "Full again in", number: true, cell: ({ reset_seconds }) => (reset_seconds ? duration(reset_seconds) : "") },
+    { title: "Change", cell: ({ subject }) => writes("quotas") && OWN.test(subject) && html`<${OwnButton} subject=${subject} open=${setOpen} />` },
   ];
-  // The quotas of a tenant are those who run the house's to set.
-  const change = html`<button type="button" onClick=${() => setOpen(true)}>Change the tenant's limits</button>`;
+  // What the tenant may use in all is for operators to set.
+  const buttons = html`<span class="actions">
+    ${writes("tenants") && html`<button type="button" onClick=${() => setOpen({ dialog: QuotaChange })}>Change the tenant's limits</button>`}
+    ${writes("quotas") && html`<button type="button" onClick=${() => setOpen({ dialog: OwnChange })}>Limit a user or an adapter</button>`}
+  </span>`;
   return html`
-    <${Heading} actions=${writes("tenants") && change}>Quotas of ${tenant}</${Heading}>
+    <${Heading} actions=${buttons}>Quotas of ${tenant}</${Heading}>
     <${TenantNav} tenant=${tenant} current="quotas" />
     <p class="note">Held is what running turns have reserved. Limits of a key are set with the key.</p>
     <${Loaded} of=${read}>
       ${({ data }) => html`<${Table} caption="Limits" columns=${columns} rows=${data} empty="Nothing limits this tenant." />`}
     </${Loaded}>
-    ${open && html`<${QuotaChange} path=${path} tenant=${tenant} onClose=${close} onDone=${done} />`}
+    ${open && html`<${open.dialog} path=${path} tenant=${tenant} subject=${open.subject} onClose=${close} onDone=${done} />`}
   `;
 }
 
@@ -60,6 +71,39 @@ function QuotaChange({ path, tenant, onClose, onDone }) {
     draft=${({ quota }) => quotaDraft(quota)}
     form=${({ draft, set }) => html`<${QuotaFields} draft=${draft} set=${set} />`}
     body=${(draft, { models, adapters }) => ({ quota: quotaOf(draft), models, adapters })}
+    onClose=${onClose}
+    onDone=${onDone}
+  />`;
+}
+
+function OwnButton({ subject, open }) {
+  return html`<button type="button" aria-label=${`Change the limits of ${subject.replace(":", " ")}`}
+    onClick=${() => open({ dialog: OwnChange, subject })}>Change</button>`;
+}
+
+/** @param {{path: string, subject?: string, onClose: () => void, onDone: () => void}} props without a subject: one more */
+function OwnChange({ path, subject, onClose, onDone }) {
+  const [, kind = "user", name = ""] = subject?.match(/^(\w+):(.*)$/) ?? [];
+  const form = ({ draft, set }) => html`
+    ${!subject &&
+    html`<${SelectField} label="Limits of" value=${draft.kind} options=${KINDS} onInput=${(kind) => set({ kind })} />
+      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} note="The id of a user, or an adapter's name." />`}
+    <${QuotaFields} draft=${draft} set=${set} />
+  `;
+  const body = ({ kind, name, ...draft }, record) => {
+    const { [name.trim()]: _, ...others } = record[kind];
+    const quota = quotaOf(draft);
+    return { ...record, [kind]: quota ? { ...others, [name.trim()]: quota } : others };
+  };
+  return html`<${Change}
+    title=${subject ? `Limits of ${subject.replace(":", " ")}` : "Limit a user or an adapter"}
+    verb="Set"
+    warning="Where operators have limited an adapter, too, the stricter limit counts."
+    method="PUT"
+    path=${`${path}/quotas/own`}
+    draft=${(record) => ({ kind: `${kind}s`, name, ...quotaDraft(record[`${kind}s`][name]) })}
+    form=${form}
+    body=${body}
     onClose=${onClose}
     onDone=${onDone}
   />`;
