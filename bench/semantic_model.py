@@ -32,7 +32,7 @@ ARTEFACT = Path(__file__).parents[1] / "cache" / "semantic" / "model.json"
 SIGMAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 STREAMS = (QuestionStream(), QuestionStream(one_off=0.6), QuestionStream(one_off=0.8), QuestionStream(bias=0.0))
 """Kinds of traffic on which the weights are fitted, so that they do not depend on one."""
-BANDS = (0.5, 0.7, 0.85)
+BANDS = (0.2, 0.3, 0.5)
 """Lower credible bounds of the bands whose wrong answers gateways count apart: few, so that comparisons suffice."""
 _Z = 1.645
 

@@ -46,6 +46,7 @@ _SPECIFIC = frozenset(
         QuestionType.WHY,
         QuestionType.HOW_MANY,
         QuestionType.HOW_LONG,
+        QuestionType.YES_NO,
     }
 )
 """Kinds whose answers fit no other kind."""

@@ -314,7 +314,7 @@ walk/run attract/repel expand/contract absorb/emit inhale/exhale evaporate/conde
 freezing/boiling melting/boiling melting/freezing oxidation/reduction anode/cathode mitosis/meiosis artery/vein
 viral/bacterial virus/bacteria omnivore/carnivore herbivore/carnivore democrat/republican democrats/republicans
 liberal/conservative left/right capitalism/communism socialism/capitalism weight-loss/weight-gain android/ios
-iphone/android
+iphone/android most/less
 """
 ANTONYMS: dict[str, frozenset[str]] = {}
 for _pair in _ANTONYMS.split():

@@ -135,6 +135,7 @@ def test_paraphrases_pass(left: str, right: str) -> None:
         ("Should dogs chase?", "Should dogs be chased?", Rejection.ORDER),
         ("Is the largest river of a country deep?", "Is the river of the largest country deep?", Rejection.ORDER),
         ("When was the bridge built?", "Why was the bridge built?", Rejection.QUESTION_TYPE),
+        ("Can a lawn be moved?", "How can a lawn be moved?", Rejection.QUESTION_TYPE),
         ("How many people speak Dutch?", "How do people speak Dutch?", Rejection.QUESTION_TYPE),
         ("How do I convert pdf to word?", "How do I convert word to pdf?", Rejection.ORDER),
         ("Do dogs chase cats?", "Do cats chase dogs?", Rejection.ORDER),
