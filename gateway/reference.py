@@ -1,6 +1,6 @@
-"""Writes the pages of `docs/` that are generated from code: `python -m gateway.reference docs`.
+"""Writes what is generated from code, pages of `docs/` and types of the console: `python -m gateway.reference docs`.
 
-A test compares the pages with what this module makes, so that they cannot fall behind.
+A test compares the files with what this module makes, so that they cannot fall behind.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import msgspec
 from engine.server.options import EngineOptions
 from gateway.admin.app import API
 from gateway.admin.kit.endpoints import Endpoint
+from gateway.admin.kit.openapi import description
+from gateway.admin.kit.typescript import declarations
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
@@ -183,7 +185,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "engine-options.md": engine_options,
     "metrics.md": metrics,
+    "../gateway/http/static/console/admin-api.d.ts": lambda: declarations(description(API)),
 }
+"""By path from `docs/`."""
 
 
 def _sentence(section: type[Section]) -> str:

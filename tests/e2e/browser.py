@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import redis
 import uvicorn
+from axe_playwright_python.sync_playwright import Axe
 from msgspec import Struct
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, expect, sync_playwright
 from redis.asyncio import Redis
@@ -109,9 +110,13 @@ class Visit:
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
         self.hosts: set[str] = set()
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("console", self._on_console)
-        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        self.watch(self.page)
+
+    def watch(self, page: Page) -> None:
+        """Collect the faults of another tab of the context, too."""
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._on_console)
+        page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
 
     def _on_console(self, said: ConsoleMessage) -> None:
         if said.type == "error" and not said.text.startswith(NETWORK):
@@ -127,6 +132,12 @@ def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
         assert not tab.faults, tab.faults
     finally:
         tab.context.close()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe has to say, a line each."""
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
 
 
 class Answer(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from playwright.sync_api import Browser, WebSocket, expect
 from gateway.errors import EngineFailed, RateLimited
 from gateway.protocol.caching import Caching
 from router.route import ComingTier
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit, with_own_key
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.conftest import Installation
 from tests.e2e.page import LONG, answer, answered, ask, connected, message
 
@@ -358,22 +357,3 @@ def test_a_copied_part_has_its_formulas_as_they_were_written(browser: Browser, s
         tab.page.keyboard.press("Control+c")
         copied = tab.page.evaluate("navigator.clipboard.readText()")
     assert copied == "Euler wrote $e^{i\\pi} = -1$.\n\nHe did."
-
-
-def test_an_own_installation_asks_for_the_key(browser: Browser, redis_url: str) -> None:
-    """A wrong key is refused in words, the right one is kept for the tab."""
-    settings = with_own_key(hashlib.sha256(b"sesame").hexdigest())
-    with ScriptedServer(redis_url, settings) as server, visit(browser, server.url) as tab:
-        tab.page.goto("/")
-        field = tab.page.get_by_label("Key", exact=True)
-        field.fill("wrong")
-        field.press("Enter")
-        expect(tab.page.get_by_role("alert")).to_contain_text("incorrect API key")
-        field.fill("sesame")
-        field.press("Enter")
-        connected(tab.page)
-        tab.page.reload()
-        connected(tab.page)
-        ask(tab.page, "hello")
-        answered(tab.page)
-        expect(answer(tab.page)).to_have_text("A short answer.")

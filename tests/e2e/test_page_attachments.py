@@ -89,6 +89,24 @@ def test_a_changed_question_keeps_its_files(tab: Visit, server: ScriptedServer) 
     assert questions == [[f"{file}What is it?"], [f"{file}What is it not?"]]
 
 
+def test_what_is_attached_outlives_a_reload(tab: Visit, server: ScriptedServer) -> None:
+    """With the text that it goes with, and until it is sent."""
+    page = tab.page
+    drop(page, a_txt=b"alpha", b_txt=b"beta")
+    expect(chips(page)).to_have_count(2)
+    message(page).fill("What is it?")
+    page.reload()
+    connected(page)
+    expect(chips(page).locator(".name")).to_have_text(["a.txt", "b.txt"])
+    message(page).press("Enter")
+    answered(page)
+    [sent] = [entry.content for entry in server.pipeline.turns[0].conversation]
+    assert sent == '<file name="a.txt">\nalpha\n</file>\n<file name="b.txt">\nbeta\n</file>\nWhat is it?'
+    page.reload()
+    connected(page)
+    expect(chips(page)).to_have_count(0)
+
+
 def test_files_are_picked_and_taken_away(tab: Visit, server: ScriptedServer) -> None:
     """By keys alone; a file needs no question beside it."""
     pick = tab.page.get_by_label("Attach text files")

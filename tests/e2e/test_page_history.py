@@ -223,3 +223,17 @@ def test_the_list_is_beside_or_over_the_conversation(browser: Browser, server: S
         expect(sidebar).to_be_hidden()
         message(tab.page).fill("hello")
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_title_is_changed_in_the_list_over_the_conversation(browser: Browser, server: ScriptedServer) -> None:
+    """On a narrow screen, where the list goes when something beside it is pressed."""
+    with visit(browser, server.url, viewport={"width": 390, "height": 800}) as tab:
+        tab.page.goto("/")
+        ask(tab.page, "one")
+        answered(tab.page)
+        tab.page.get_by_role("button", name="Conversations", exact=True).click()
+        tab.page.get_by_role("button", name="Rename: one").click()
+        tab.page.get_by_role("textbox", name="Title").fill("Numbers")
+        tab.page.keyboard.press("Enter")
+        expect(listed(tab.page)).to_have_text(["Numbers"])
+        expect(listed(tab.page)).to_be_focused()

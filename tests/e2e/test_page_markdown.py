@@ -150,7 +150,7 @@ LONG_STREAM = """async (text) => {
   const whole = document.createElement("div");
   new StreamRenderer(whole).finish(text);
   const { parse: plain } = await import("/static/js/markdown/parser.js");
-  const { patch } = await import("/static/js/markdown/dom.js");
+  const { patch } = await import("/static/js/dom.js");
   const unsealed = document.createElement("div");
   patch(unsealed, plain(text));
   const shown = (element) => {
@@ -198,7 +198,7 @@ def test_formulas_are_drawn_and_other_dollars_are_not(page: Page, text: str) -> 
     drawn, plain = page.evaluate(
         """async (text) => {
           const { StreamRenderer } = await import("/static/js/stream.js");
-          const { drawWithin } = await import("/static/js/formulas.js");
+          const { drawWithin } = await import("/static/js/sealed.js");
           const answer = document.createElement("div");
           answer.className = "markdown";
           document.body.append(answer);
@@ -223,7 +223,7 @@ def test_highlighting_changes_colours_only(page: Page) -> None:
     source = "<b>&amp;</b>\nlet x = `a<${1}>`; // <script>"
     text, html = page.evaluate(
         """async (source) => {
-          const { highlight } = await import("/static/js/highlight.js");
+          const { highlight } = await import("/static/js/sealed.js");
           const code = document.createElement("code");
           code.className = "language-js";
           code.textContent = source;

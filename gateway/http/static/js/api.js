@@ -19,7 +19,7 @@ export class ApiFailure extends Error {
  * @property {string | null} key the key of the embedded default; null: ask the user
  * @property {boolean} signed_in whether the browser has a session that may chat without a key
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
- * @property {import("./coming.js").ComingTier[]} coming tiers whose models are being fetched
+ * @property {import("./offered.js").ComingTier[]} coming tiers whose models are being fetched
  * @property {boolean} none_fetched whether this repository's model serves because no other could be fetched
  */
 
@@ -42,6 +42,7 @@ export const loadConfig = () => request("ui/config.json");
  * @returns {Promise<Model[]>}
  */
 export async function loadModels(key) {
+  /** @type {{data: Record<string, any>[]}} */
   const { data } = await request("v1/models", { headers: authorization(key) });
   const chatting = data.filter(({ type }) => type === "chat");
   return chatting.map(({ id, parent, description, context_length, price }) => ({
@@ -87,6 +88,7 @@ export async function sendFeedback(key, responseId, feedback) {
   await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, feedback));
 }
 
+/** @param {string} key @param {object} body @returns {RequestInit} */
 const posted = (key, body) => ({
   method: "POST",
   headers: { ...authorization(key), "content-type": "application/json" },
@@ -94,8 +96,13 @@ const posted = (key, body) => ({
 });
 
 /** Without a key the browser's session says who asks. */
-const authorization = (key) => (key ? { authorization: `Bearer ${key}` } : {});
+const authorization = (/** @type {string} */ key) => (key ? { authorization: `Bearer ${key}` } : undefined);
 
+/**
+ * @param {string} path
+ * @param {RequestInit} [options]
+ * @returns {Promise<any>}
+ */
 async function request(path, options = {}) {
   let response;
   try {

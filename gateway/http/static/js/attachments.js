@@ -15,8 +15,9 @@ export class Attachments {
   /**
    * @param {{form: HTMLFormElement, message: HTMLTextAreaElement, chips: HTMLElement, pick: HTMLInputElement,
    *   refusal: HTMLElement}} elements
-   * @param {{count: (text: string) => Promise<number>, onchange: () => void, onback: (text: string) => void}} parts
-   *   count: tokens of a text, as the server counts them; onback: a pasted text is to be a part of the message
+   * @param {{count: (text: string) => Promise<number>, memory: {get: () => string, set: (value: string) => void},
+   *   onchange: () => void, onback: (text: string) => void}} parts count: tokens of a text, as the server counts them;
+   *   memory: what is attached, for a reload; onback: a pasted text is to be a part of the message
    */
   constructor({ form, message, chips, pick, refusal }, parts) {
     this.message = message;
@@ -27,18 +28,19 @@ export class Attachments {
     this.files = new Map();
 
     pick.addEventListener("change", async () => {
-      await this.add([...pick.files]);
+      await this.add([...(pick.files ?? [])]);
       pick.value = "";
       message.focus();
     });
     message.addEventListener("paste", (event) => {
-      const { files } = event.clipboardData;
-      const text = event.clipboardData.getData("text/plain");
+      const { files } = /** @type {DataTransfer} */ (event.clipboardData);
+      const text = event.clipboardData?.getData("text/plain") ?? "";
       if (files.length > 0) this.add([...files]);
       else if (text.length > LONG_PASTE) this.#paste(text);
       else return;
       event.preventDefault();
     });
+    /** @param {DragEvent} event @param {boolean} state */
     const over = (event, state) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       // Else the browser would leave the page and show the file.
@@ -62,6 +64,11 @@ export class Attachments {
     return files;
   }
 
+  /** Attach what was attached before a reload. */
+  restore() {
+    this.put(JSON.parse(this.parts.memory.get() || "[]"));
+  }
+
   /** Attach these instead of what is attached. @param {Attachment[]} files */
   put(files) {
     this.files.clear();
@@ -78,7 +85,7 @@ export class Attachments {
       try {
         this.#attach({ name: file.name, text: await textOf(file) });
       } catch (error) {
-        refused.push(error.message);
+        refused.push(/** @type {Error} */ (error).message);
       }
     }
     this.refuse(refused.join(" "));
@@ -91,6 +98,7 @@ export class Attachments {
     this.refusal.hidden = sentence === "";
   }
 
+  /** @param {string} text */
   #paste(text) {
     const number = [...this.files.values()].filter(({ name }) => name.startsWith(PASTED)).length + 1;
     const back = el("button", { type: "button", class: "quiet" }, "Paste as text");
@@ -119,6 +127,7 @@ export class Attachments {
     return chip;
   }
 
+  /** @param {HTMLElement} chip */
   #remove(chip) {
     this.files.delete(chip);
     chip.remove();
@@ -128,6 +137,11 @@ export class Attachments {
 
   #changed() {
     this.chips.hidden = !this.any;
+    try {
+      this.parts.memory.set(this.any ? JSON.stringify([...this.files.values()]) : "");
+    } catch {
+      this.parts.memory.set(""); // the browser has no room for so much
+    }
     this.parts.onchange();
   }
 }

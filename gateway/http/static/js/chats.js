@@ -48,24 +48,32 @@ export class Chats {
     return true;
   }
 
-  /** Begin a conversation of its own with a copy of the branch that ends with a turn of the one that is shown. */
+  /**
+   * Begin a conversation of its own with a copy of the branch that ends with a turn of the one that is shown.
+   *
+   * @param {Turn} turn
+   */
   fork(turn) {
     const { tree, settings, temporary } = this.current;
     const turns = renamed(tree.path(turn.id), newId);
-    const saved = { turns, leaf: turns.at(-1).id, settings };
+    const saved = { turns, leaf: turns.at(-1)?.id ?? null, settings };
     const id = newId();
     if (!temporary) this.parts.history.save(id, saved);
     this.#show(id, saved, temporary);
   }
 
-  /** A conversation is deleted: its answer under way is stopped, and nothing of it is kept any more. */
+  /**
+   * A conversation is deleted: its answer under way is stopped, and nothing of it is kept any more.
+   *
+   * @param {string} id
+   */
   drop(id) {
     const conversation = this.live.get(id);
     this.live.delete(id);
     conversation?.stop();
   }
 
-  /** Another tab has changed a conversation. */
+  /** Another tab has changed a conversation. @param {string} id */
   async changed(id) {
     const { current } = this;
     const kept = id === this.id ? await this.parts.history.get(id) : null;
@@ -74,6 +82,7 @@ export class Chats {
     this.parts.onlist();
   }
 
+  /** @param {import("./turn.js").Event} event */
   receive(event) {
     for (const [id, conversation] of this.live) {
       if (!conversation.owns(event)) continue;
@@ -96,19 +105,26 @@ export class Chats {
     for (const conversation of this.live.values()) conversation.disconnected();
   }
 
+  /** @param {string} id @param {import("./tree.js").Saved | null} saved null: it is live already */
   #show(id, saved, temporary = false) {
     const left = this.id;
     this.id = id;
     if (saved) this.live.set(id, this.#conversation(id, saved, temporary));
-    this.current = this.live.get(id);
+    this.current = this.live.get(id) ?? this.current;
     this.#forget(left);
     this.parts.onlist();
     this.current.connected();
   }
 
+  /**
+   * @param {string} id
+   * @param {import("./tree.js").Saved} saved
+   * @param {boolean} temporary
+   */
   #conversation(id, saved, temporary) {
     const { connection, history, onchange, onlist } = this.parts;
     const shown = () => this.id === id;
+    /** @type {import("./conversation.js").Parts} */
     const parts = {
       connection,
       onchange: (turn) => shown() && onchange(turn),
@@ -118,7 +134,7 @@ export class Chats {
     return new Conversation(parts, saved, { temporary });
   }
 
-  /** A conversation that is not shown is here only until its answer has ended. */
+  /** A conversation that is not shown is here only until its answer has ended. @param {string} id */
   #forget(id) {
     if (id !== this.id && !this.live.get(id)?.busy) this.live.delete(id);
   }

@@ -60,7 +60,10 @@ export function compareForm(turn, models, { onask, onleave }) {
     told,
     el("span", { class: "compare-actions" }, ask, cancel),
   );
-  const boxes = [...form.querySelectorAll("[name='who']")];
+  /** @type {HTMLInputElement[]} */
+  /** @type {NodeListOf<HTMLInputElement>} */
+  const found = form.querySelectorAll("[name='who']");
+  const boxes = [...found];
   const show = () => {
     const names = boxes.filter((box) => box.checked).map((box) => box.value);
     for (const box of boxes) box.disabled = !box.checked && names.length >= MOST;
@@ -82,6 +85,7 @@ export function compareForm(turn, models, { onask, onleave }) {
   return form;
 }
 
+/** @param {Model[]} chosen @param {Turn} turn */
 function costText(chosen, turn) {
   if (chosen.length === 0) return `Choose up to ${MOST}.`;
   if (!chosen.some(({ price }) => price)) return "This costs nothing: none of them has a price.";

@@ -1,10 +1,10 @@
 /** Answers to one question side by side, each in a column, or behind a tab where there is no room for columns. */
 
-import { AnswerText, NOTES } from "./answer-text.js";
 import { compareForm } from "./compare-form.js";
 import { el } from "./dom.js";
 import { failureText } from "./failures.js";
 import { dollars, duration, pace } from "./route-card.js";
+import { AnswerText, NOTES } from "./turn-text.js";
 import { isOver, nameOf, speed } from "./turn.js";
 
 /**
@@ -19,6 +19,11 @@ import { isOver, nameOf, speed } from "./turn.js";
  */
 
 const NARROW = matchMedia("(max-width: 40rem)");
+/** From one tab to the next, by key. */
+const STEPS = new Map([
+  ["ArrowLeft", -1],
+  ["ArrowRight", 1],
+]);
 
 export class Comparison {
   /**
@@ -32,11 +37,14 @@ export class Comparison {
     this.lanes = [];
     this.shown = 0;
     this.element = el("section", { class: "comparison", "aria-label": "Comparison", tabindex: -1 });
+    this.tabs = el("div", { class: "lane-tabs", role: "tablist", "aria-label": "Answers" });
+    this.foot = el("div", { class: "comparison-foot", hidden: true });
+    /** @param {string[]} names @param {boolean} blind */
     const onask = (names, blind) => this.#begin(parts.onask(turn, names), blind);
     this.element.append(compareForm(turn, parts.models, { onask, onleave: parts.onleave }));
   }
 
-  /** A turn has changed. */
+  /** A turn has changed. @param {Turn} turn */
   show(turn) {
     const lane = this.lanes.find((one) => one.turn.id === turn.id);
     if (!lane) return;
@@ -49,23 +57,22 @@ export class Comparison {
     this.element.remove();
   }
 
+  /** @param {Turn[]} turns those of the others @param {boolean} blind whether nobody is named */
   #begin(turns, blind) {
     if (turns.length === 0) return;
     const all = [this.turn, ...turns];
     if (blind) shuffle(all);
     this.lanes = all.map((turn, index) => new Lane(turn, index, blind, () => this.#prefer(turn)));
     this.lanes.forEach(({ tab }, index) => tab.addEventListener("click", () => this.#select(index)));
-    const tabs = this.lanes.map(({ tab }) => tab);
-    this.tabs = el("div", { class: "lane-tabs", role: "tablist", "aria-label": "Answers" }, ...tabs);
+    this.tabs.append(...this.lanes.map(({ tab }) => tab));
     this.tabs.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const step = STEPS.get(event.key);
       if (event.altKey || step === undefined) return;
       event.preventDefault();
       this.#select((this.shown + step + all.length) % all.length);
       this.lanes[this.shown].tab.focus();
     });
-    const close = el("button", { type: "button", class: "quiet", onclick: this.parts.onleave }, "Close");
-    this.foot = el("div", { class: "comparison-foot", hidden: true }, close);
+    this.foot.append(el("button", { type: "button", class: "quiet", onclick: this.parts.onleave }, "Close"));
     this.element.classList.add("side-by-side");
     this.element.style.setProperty("--lanes", String(all.length));
     const lanes = el("div", { class: "lanes" }, ...this.lanes.map(({ element }) => element));
@@ -82,7 +89,9 @@ export class Comparison {
     for (const lane of this.lanes) lane.prefer.hidden = !lane.turn.text || lane.turn.status === "failed";
   }
 
+  /** @param {Turn} turn */
   #prefer(turn) {
+    /** @param {Turn} turn */
     const whole = ({ status, text }) => text && (status === "completed" || status === "incomplete");
     this.parts.onprefer(
       turn,
@@ -90,6 +99,7 @@ export class Comparison {
     );
   }
 
+  /** @param {number} index */
   #select(index) {
     this.shown = index;
     this.#fit();
@@ -111,6 +121,12 @@ export class Comparison {
 
 /** One answer among those that are compared. */
 class Lane {
+  /**
+   * @param {Turn} turn
+   * @param {number} index
+   * @param {boolean} blind
+   * @param {() => void} onprefer
+   */
   constructor(turn, index, blind, onprefer) {
     this.turn = turn;
     this.alias = blind ? `Answer ${"ABCDE"[index]}` : "";
@@ -151,19 +167,26 @@ class Lane {
   }
 }
 
-/** What is known of an answer's course, as pairs of name and value. */
+/**
+ * What is known of an answer's course, as pairs of name and value.
+ *
+ * @param {Turn} turn
+ * @returns {[string, string][]}
+ */
 function figuresOf(turn) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const { usage, cost } = turn;
-  return [
-    ...(firstMs === null ? [] : [["First text", duration(firstMs)]]),
-    ...(tokensPerSecond === null ? [] : [["Speed", pace(tokensPerSecond)]]),
-    ...(usage ? [["Tokens", usage.output_tokens.toLocaleString("en")]] : []),
-    ...(typeof cost === "number" ? [["Cost", dollars(cost)]] : []),
+  /** @type {[string, string | null][]} */
+  const figures = [
+    ["First text", firstMs === null ? null : duration(firstMs)],
+    ["Speed", tokensPerSecond === null ? null : pace(tokensPerSecond)],
+    ["Tokens", usage ? usage.output_tokens.toLocaleString("en") : null],
+    ["Cost", typeof cost === "number" ? dollars(cost) : null],
   ];
+  return figures.flatMap(([name, value]) => (value === null ? [] : [[name, value]]));
 }
 
-/** Put into a random order (Fisher and Yates, 1938). */
+/** Put into a random order (Fisher and Yates, 1938). @param {Turn[]} all */
 function shuffle(all) {
   for (let last = all.length - 1; last > 0; last -= 1) {
     const other = Math.floor(Math.random() * (last + 1));

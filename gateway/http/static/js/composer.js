@@ -5,6 +5,7 @@
  * @property {HTMLFormElement} form
  * @property {HTMLTextAreaElement} message
  * @property {HTMLButtonElement} send
+ * @property {HTMLElement} main has the focus where a keyboard on the screen would cover the answer
  *
  * @typedef {object} Parts
  * @property {{get: () => string, set: (value: string) => void}} draft
@@ -24,8 +25,9 @@ export class Composer {
    * @param {Elements} elements
    * @param {Parts} parts
    */
-  constructor({ form, message, send }, parts) {
+  constructor({ form, message, send, main }, parts) {
     this.message = message;
+    this.main = main;
     this.button = send;
     this.parts = parts;
     this.busy = false;
@@ -87,8 +89,7 @@ export class Composer {
   }
 
   focus() {
-    // On a touch screen the keyboard would cover the answer.
-    (this.touch.matches ? this.button : this.message).focus();
+    (this.touch.matches ? this.main : this.message).focus();
   }
 
   #send() {
@@ -102,7 +103,9 @@ export class Composer {
   show() {
     this.button.dataset.busy = String(this.busy);
     this.button.setAttribute("aria-label", this.busy ? "Stop" : "Send");
-    this.button.disabled = !this.busy && this.message.value.trim() === "" && !this.parts.attached();
+    const disabled = !this.busy && this.message.value.trim() === "" && !this.parts.attached();
+    if (disabled && document.activeElement === this.button) this.focus(); // a disabled button would lose it
+    this.button.disabled = disabled;
     if (GROWS) return;
     this.message.style.height = "auto";
     this.message.style.height = `${this.message.scrollHeight}px`;

@@ -24,7 +24,7 @@ const OPEN_TIMEOUT = 10_000;
 /** Close codes of a connection that was simply not used, or used for long enough. */
 const QUIET = new Set([1001, 4408]);
 
-/** Milliseconds to wait before attempt number `attempt` (from 0): exponential, with full jitter. */
+/** Milliseconds to wait before an attempt (counted from 0): exponential, with full jitter. @param {number} attempt */
 export function pause(attempt, random = Math.random) {
   const longest = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** attempt);
   return Math.round(100 + random() * (longest - 100));
@@ -38,11 +38,13 @@ export class Connection {
     this.state = "idle";
     /** @type {WebSocket | null} */
     this.socket = null;
-    this.timer = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
     /** Attempts since the last event; how long to pause. */
     this.attempt = 0;
     /** Changes with each attempt: what an older one still reports is not heard. */
     this.generation = 0;
+    /** @type {number | null} */
     this.restartDelay = null;
     this.wasOpen = false;
   }
@@ -64,7 +66,7 @@ export class Connection {
    * @returns {boolean} false if the connection is not open; then nothing was sent
    */
   send(event) {
-    if (!this.isOpen) return false;
+    if (!this.socket || !this.isOpen) return false;
     this.socket.send(JSON.stringify(event));
     return true;
   }
@@ -104,6 +106,7 @@ export class Connection {
     this.parts.onopen();
   }
 
+  /** @param {Record<string, any>} event */
   #received(event) {
     this.attempt = 0;
     if (event.type === "roundhouse.draining") {
@@ -114,6 +117,7 @@ export class Connection {
     this.parts.onevent(event);
   }
 
+  /** @param {WebSocket | null} socket @param {{code: number}} close */
   #lost(socket, { code }) {
     if (this.socket !== socket) return;
     this.#drop();
@@ -124,6 +128,7 @@ export class Connection {
     }
   }
 
+  /** @param {any} failure */
   #refused(failure) {
     if (failure.status === 401 || failure.status === 403) {
       this.#move("refused", { message: failure.message });
@@ -148,6 +153,7 @@ export class Connection {
     socket?.close();
   }
 
+  /** @param {State} state @param {Parameters<Parts["onstate"]>[1]} [detail] */
   #move(state, detail = {}) {
     this.state = state;
     this.parts.onstate(state, detail);

@@ -23,7 +23,7 @@ export function kept(branch) {
 /** @param {Turn[]} branch @returns {Turn[]} those that the request for its last turn consists of */
 export function requested(branch) {
   const last = branch.at(-1);
-  if (!last.summary) return kept(branch);
+  if (!last?.summary) return kept(branch);
   return [...kept(branch.slice(0, -1)).filter(({ id }) => last.omits.includes(id)), last];
 }
 
@@ -48,5 +48,5 @@ const size = ({ question, text, attachments }) =>
 export function usedTokens(branch) {
   const last = branch.findLast(({ usage }) => usage);
   // A summary was made of other turns than those that are read from now on.
-  return !last || last.summary ? null : last.usage.input_tokens + last.usage.output_tokens;
+  return !last?.usage || last.summary ? null : last.usage.input_tokens + last.usage.output_tokens;
 }

@@ -6,6 +6,7 @@
  * event seen. A question whose `response.created` never came is sent again under the same key: it is answered once.
  *
  * @typedef {import("./turn.js").Turn} Turn
+ * @typedef {import("./turn.js").Event} Event
  *
  * @typedef {object} Parts
  * @property {{isOpen: boolean, send: (event: object) => boolean, connect: () => void}} connection
@@ -57,7 +58,7 @@ export class Conversation {
     return last && !isOver(last) ? last : undefined;
   }
 
-  /** Whether any answer is under way. */
+  /** @returns {boolean} whether any answer is under way */
   get busy() {
     return this.active !== undefined || this.lanes.some((lane) => lane.busy);
   }
@@ -83,7 +84,12 @@ export class Conversation {
     this.#create();
   }
 
-  /** Ask a question again: after a failure, or for another answer beside the one that there is. */
+  /**
+   * Ask a question again: after a failure, or for another answer beside the one that there is.
+   *
+   * @param {Turn} turn
+   * @param {string} model
+   */
   retry(turn, model) {
     if (this.active) return;
     const { parent, attachments, omits, summary } = turn;
@@ -91,7 +97,13 @@ export class Conversation {
     this.ask(turn.question, model, { fresh: true, parent, attachments, omits, summary, settings });
   }
 
-  /** Ask another question in the place of one, or put another text in the place of a summary. */
+  /**
+   * Ask another question in the place of one, or put another text in the place of a summary.
+   *
+   * @param {Turn} turn
+   * @param {string} text
+   * @param {string} model
+   */
   edit(turn, text, model) {
     if (this.active) return;
     const { parent, attachments, omits } = turn;
@@ -99,12 +111,16 @@ export class Conversation {
     else this.ask(text, model, { parent, attachments, omits });
   }
 
-  /** The oldest turns that are read for a turn, or for the next one: those that make room by not being read. */
+  /**
+   * The oldest turns that are read for a turn, or for the next one: those that make room by not being read.
+   *
+   * @param {Turn | null} turn
+   */
   oldest(turn) {
     return oldestHalf(turn ? [...this.tree.path(turn.parent), turn] : this.turns);
   }
 
-  /** Ask a question again without the oldest turns. */
+  /** Ask a question again without the oldest turns. @param {Turn} turn @param {string} model */
   leaveOut(turn, model) {
     if (!this.active) this.ask(turn.question, model, { ...this.#without(turn), attachments: turn.attachments });
   }
@@ -113,6 +129,7 @@ export class Conversation {
    * Have a summary stand for the oldest turns.
    *
    * @param {Turn | null} turn a question that found no room, which is asked again after the summary; null: none is
+   * @param {string} model
    */
   summarise(turn, model) {
     if (!this.active) this.ask(SUMMARISE, model, { ...this.#without(turn), summary: true, settings: {} });
@@ -131,7 +148,7 @@ export class Conversation {
     const { question, parent, attachments, omits, settings } = turn;
     this.lanes.forEach((lane, index) => lane.ask(question, models[index], { parent, attachments, omits, settings }));
     this.parts.onlist();
-    return this.lanes.map((lane) => lane.turns.at(-1));
+    return this.lanes.flatMap((lane) => lane.turns.at(-1) ?? []);
   }
 
   /**
@@ -148,7 +165,12 @@ export class Conversation {
     this.#save();
   }
 
-  /** Show the version of a turn that was asked before (-1) or after (1) it. */
+  /**
+   * Show the version of a turn that was asked before (-1) or after (1) it.
+   *
+   * @param {Turn} turn
+   * @param {number} step
+   */
   walk(turn, step) {
     const versions = this.tree.versions(turn);
     const other = versions[versions.indexOf(turn) + step];
@@ -158,7 +180,11 @@ export class Conversation {
     this.#save();
   }
 
-  /** Take over answers that another tab has added; those to the last question shown are shown. */
+  /**
+   * Take over answers that another tab has added; those to the last question shown are shown.
+   *
+   * @param {import("./tree.js").Saved} saved
+   */
   merge({ turns, settings }) {
     this.settings = settings ?? this.settings;
     // Those that are here stay the same objects, which the page shows.
@@ -168,13 +194,19 @@ export class Conversation {
     if (last) this.tree.show(last);
   }
 
-  /** Set what the next questions are sent with. */
+  /** Set what the next questions are sent with. @param {import("./settings.js").Settings} settings */
   configure(settings) {
     this.settings = settings;
     this.#save();
   }
 
-  /** The server has noted what the user thinks of an answer. */
+  /**
+   * The server has noted what the user thinks of an answer.
+   *
+   * @param {Turn} turn
+   * @param {Turn["rating"]} rating
+   * @param {string | null} reason
+   */
   rated(turn, rating, reason) {
     turn.rating = rating;
     turn.reason = reason;
@@ -210,13 +242,13 @@ export class Conversation {
     if (turn?.stopping) this.#end(turn, () => abandon(turn, this.now()));
   }
 
-  /** Whether an event belongs to a turn under way. */
+  /** Whether an event belongs to a turn under way. @param {Event} event @returns {boolean} */
   owns(event) {
     const { active } = this;
     return (active !== undefined && event.stream_id === active.id) || this.lanes.some((lane) => lane.owns(event));
   }
 
-  /** An event that this conversation owns has come in. */
+  /** An event that this conversation owns has come in. @param {Event} event */
   receive(event) {
     const lane = this.lanes.find((one) => one.owns(event));
     if (lane) {
@@ -224,6 +256,7 @@ export class Conversation {
       return;
     }
     const turn = this.active;
+    if (!turn) return;
     if (event.type === "error" && event.error.code === "previous_response_not_found" && !this.whole) {
       // It is no longer kept, or the server was restarted: this page still knows the conversation.
       this.whole = true;
@@ -239,19 +272,19 @@ export class Conversation {
     if (turn.summary && (turn.status === "completed" || turn.status === "incomplete")) this.#goOn(turn);
   }
 
-  /** What makes a turn one that follows a turn's parent and has the oldest turns left out. */
+  /** What makes a turn one that follows a turn's parent and has the oldest turns left out. @param {Turn | null} turn */
   #without(turn) {
     const ids = this.oldest(turn).map(({ id }) => id);
     return { parent: turn ? turn.parent : this.tree.leaf, omits: [...(turn?.omits ?? []), ...ids] };
   }
 
-  /** A summary has been written: ask the question that found no room. */
+  /** A summary has been written: ask the question that found no room. @param {Turn} summary */
   #goOn({ id, parent }) {
     const waiting = this.tree.after(parent).findLast(({ failure }) => failure?.code === "context_length_exceeded");
     if (waiting) this.ask(waiting.question, waiting.model, { parent: id, attachments: waiting.attachments });
   }
 
-  /** Put a text in the place of a summary, and ask again what followed it. */
+  /** Put a text in the place of a summary, and ask again what followed it. @param {Turn} turn @param {string} text */
   #rewrite(turn, text) {
     const id = randomKey();
     const next = this.tree.after(turn.id).at(-1);
@@ -261,11 +294,17 @@ export class Conversation {
     if (next) this.ask(next.question, next.model, { parent: id, attachments: next.attachments });
   }
 
-  /** A branch in which another turn after `parent` is answered; with its answer the turn becomes a part of the tree. */
+  /**
+   * A branch in which another turn after `parent` is answered; with its answer the turn becomes a part of the tree.
+   *
+   * @param {string | null} parent
+   * @returns {Conversation}
+   */
   #lane(parent) {
+    /** @param {import("./tree.js").Saved} saved */
     const save = ({ turns }) => {
       const turn = turns.at(-1);
-      if (!isOver(turn) || !turn.text) return;
+      if (!turn || !isOver(turn) || !turn.text) return;
       this.tree.turns.set(turn.id, turn);
       this.parts.onlist();
       this.#save();
@@ -276,6 +315,7 @@ export class Conversation {
 
   #create() {
     const turn = this.active;
+    if (!turn) return;
     if (this.sends >= MAX_SENDS) {
       const message = "The connection was lost each time before the answer began.";
       this.#end(turn, () => fail(turn, { message, code: null, retryAfter: null }, this.now()));
@@ -285,6 +325,7 @@ export class Conversation {
     const whole = this.whole || this.temporary || turn.omits.length > 0;
     const previous = whole ? null : previousResponse(earlier);
     const key = this.whole ? `${this.key}-whole` : this.key;
+    /** @type {Event} */
     const event = { type: "response.create", model: turn.model, idempotency_key: key, ...fieldsOf(turn.settings) };
     if (previous) {
       event.previous_response_id = previous;
@@ -298,6 +339,7 @@ export class Conversation {
     if (this.#send(event, turn)) this.sends += 1;
   }
 
+  /** @param {Turn} turn */
   #cancel(turn) {
     if (turn.responseId) {
       if (this.#cancelResponse(turn.responseId, turn.id)) return;
@@ -307,16 +349,19 @@ export class Conversation {
     this.#end(turn, () => abandon(turn, this.now()));
   }
 
+  /** @param {Event} event @param {Turn} turn */
   #send(event, turn) {
     const sent = this.parts.connection.send({ ...event, stream_id: turn.id });
     if (!sent) this.parts.connection.connect();
     return sent;
   }
 
+  /** @param {string} responseId @param {string} lane */
   #cancelResponse(responseId, lane) {
     return this.parts.connection.send({ type: "response.cancel", response_id: responseId, stream_id: lane });
   }
 
+  /** @param {Turn} turn @param {() => void} how */
   #end(turn, how) {
     how();
     this.#save();
@@ -327,7 +372,12 @@ export class Conversation {
     this.parts.save({ ...this.tree.saved, settings: this.settings });
   }
 
-  /** A turn from before a reload. Its text is fetched from the beginning: the server has all of it. */
+  /**
+   * A turn from before a reload. Its text is fetched from the beginning: the server has all of it.
+   *
+   * @param {Turn} turn
+   * @returns {Turn}
+   */
   #revive(turn) {
     const times = { sentAt: null, firstAt: null, endedAt: null };
     if (isOver(turn)) return turn;

@@ -2,6 +2,7 @@
 
 /** @param {string} method @param {string} path @param {Record<string, string>} headers @param {string | null} body */
 export function curl(method, path, headers, body) {
+  /** @param {string} text */
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const shown = Object.entries(headers).map(([name, value]) => ` \\\n  -H ${quote(`${name}: ${value}`)}`);
   const data = body === null ? "" : ` \\\n  -d ${quote(body)}`;

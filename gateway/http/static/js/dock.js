@@ -3,9 +3,12 @@
 import { countTokens } from "./api.js";
 import { Attachments } from "./attachments.js";
 import { Composer } from "./composer.js";
-import { contextMeter } from "./context-meter.js";
+import { usedTokens } from "./context.js";
 import { byId } from "./dom.js";
-import { dollars } from "./route-card.js";
+import { dollars, grouped } from "./route-card.js";
+
+/** Share of the context from which a note says that there is little room left. */
+const NEARLY = 0.8;
 
 /** @typedef {import("./turn.js").Attachment} Attachment */
 /** @typedef {{get: () => string, set: (value: string) => void}} Memory */
@@ -16,6 +19,7 @@ import { dollars } from "./route-card.js";
  * @property {{value: () => string}} picker
  * @property {Memory} key
  * @property {Memory} draft
+ * @property {Memory} attached files that go with the draft
  * @property {Memory} presets
  * @property {(question: string, attachments: Attachment[]) => void} onask
  * @property {() => void} onsummarise the conversation is to have its oldest turns summarised
@@ -27,20 +31,27 @@ export class Dock {
   /** @param {Parts} parts */
   constructor(parts) {
     this.parts = parts;
-    /** Tokens that the models' contexts have, by name. */
+    /** @type {Map<string, number>} tokens that the models' contexts have, by name */
     this.lengths = new Map();
+    /** @type {HTMLFormElement} */
     const form = byId("composer");
+    /** @type {HTMLTextAreaElement} */
     const message = byId("message");
+    /** @type {import("./settings-dialog.js").SettingsDialog | null} */
+    this.settingsDialog = null;
+    /** @type {import("./prompts-dialog.js").PromptsDialog | null} */
+    this.promptsDialog = null;
     this.attachments = new Attachments(
       { form, message, chips: byId("chips"), pick: byId("attach"), refusal: byId("refusal") },
       {
         count: (text) => countTokens(parts.key.get(), parts.picker.value(), text),
+        memory: parts.attached,
         onchange: () => this.composer.show(),
         onback: (text) => this.composer.insert(text),
       },
     );
     this.composer = new Composer(
-      { form, message, send: byId("send") },
+      { form, message, send: byId("send"), main: byId("scroller") },
       {
         draft: parts.draft,
         attached: () => this.attachments.any,
@@ -51,6 +62,7 @@ export class Dock {
         onslash: () => this.#prompts("/"),
       },
     );
+    this.attachments.restore();
     this.meter = contextMeter({
       line: byId("context"),
       meter: byId("context-meter"),
@@ -75,7 +87,7 @@ export class Dock {
   }
 
   /** Say what all answers of the conversation have cost, also those that are not shown. */
-  #cost({ turns }) {
+  #cost(/** @type {import("./tree.js").Tree} */ { turns }) {
     const costs = [...turns.values()].map(({ cost }) => cost).filter((cost) => typeof cost === "number");
     byId("spent").hidden = costs.length === 0;
     byId("spent").textContent = `This conversation has cost ${dollars(costs.reduce((sum, cost) => sum + cost, 0))}.`;
@@ -83,7 +95,7 @@ export class Dock {
 
   /** @param {import("./api.js").Model[]} models those that there are now */
   models(models) {
-    this.lengths = new Map(models.filter(({ context }) => context).map(({ name, context }) => [name, context]));
+    this.lengths = new Map(models.flatMap(({ name, context }) => (context ? [[name, context]] : [])));
     this.show();
   }
 
@@ -116,7 +128,12 @@ export class Dock {
     this.promptsDialog.show((text) => this.composer.insert(text), typed);
   }
 
-  /** A module that is not needed before, or null after saying that it cannot be had. */
+  /**
+   * A module that is not needed before, or null after saying that it cannot be had.
+   *
+   * @template Module
+   * @param {Promise<Module>} loading
+   */
   async #loaded(loading) {
     try {
       return await loading;
@@ -125,4 +142,28 @@ export class Dock {
       return null;
     }
   }
+}
+
+/**
+ * How much of the model's context the conversation fills.
+ *
+ * @param {{line: HTMLElement, meter: HTMLMeterElement, figures: HTMLElement, note: HTMLElement}} elements
+ * @returns {(turns: import("./turn.js").Turn[], lengths: Map<string, number>, model: string) => void} shows it for a
+ *   branch; lengths: of the models' contexts; model: who answers next
+ */
+function contextMeter({ line, meter, figures, note }) {
+  return (turns, lengths, model) => {
+    const used = usedTokens(turns);
+    const length = lengths.get(model) ?? lengths.get(turns.findLast(({ route }) => route)?.route?.model ?? "");
+    const known = used !== null && length !== undefined;
+    line.hidden = !known;
+    note.hidden = !known || used < NEARLY * length;
+    if (!known) return;
+    meter.max = length;
+    meter.high = NEARLY * length;
+    meter.value = used;
+    figures.textContent = `${grouped(used)} of ${grouped(length)} tokens`;
+    const percent = Math.floor((100 * used) / length);
+    /** @type {Element} */ (note.firstElementChild).textContent = `The conversation fills ${percent} % of what the model can read.`;
+  };
 }

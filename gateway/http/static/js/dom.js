@@ -1,17 +1,20 @@
-/** Small words for making DOM. No string ever becomes HTML here. */
+/** Small words for making DOM, and for making what there is equal to what is wanted. No string ever becomes HTML. */
+
+/** @typedef {import("./markdown/nodes.js").Node} Wanted */
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * @param {string} tag
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
  * @param {Record<string, unknown>} [attributes] `onclick` and the like are listeners; false and null leave one out
  * @param {...(Node | string | null)} children
- * @returns {HTMLElement}
+ * @returns {HTMLElementTagNameMap[Tag]}
  */
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    if (typeof value === "function") element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (value !== false && value !== null) element.setAttribute(name, value === true ? "" : String(value));
   }
   element.append(...children.filter((child) => child !== null));
@@ -29,5 +32,102 @@ export function icon(name) {
   return svg;
 }
 
-/** @template {HTMLElement} T @param {string} id @returns {T} */
-export const byId = (id) => document.getElementById(id);
+/**
+ * @template {HTMLElement} Found
+ * @param {string} id of an element that the page has
+ * @returns {Found}
+ */
+export const byId = (id) => /** @type {Found} */ (document.getElementById(id));
+
+/** @type {Map<string, Promise<unknown>>} */
+const sheets = new Map();
+
+/**
+ * Load a style sheet that is not needed before.
+ *
+ * @param {string} path from the folder of this module
+ * @returns {Promise<unknown>} settled once it applies
+ */
+export function styled(path) {
+  const loaded = sheets.get(path);
+  if (loaded) return loaded;
+  const sheet = new Promise((resolve, reject) => {
+    const link = el("link", { rel: "stylesheet", href: new URL(path, import.meta.url).href, onload: resolve });
+    link.addEventListener("error", () => {
+      link.remove();
+      sheets.delete(path); // it is tried again when it is needed again
+      reject(new Error(`${path} cannot be loaded`));
+    });
+    document.head.append(link);
+  });
+  sheets.set(path, sheet);
+  return sheet;
+}
+
+/**
+ * @param {Wanted} wanted
+ * @returns {Node}
+ */
+function made(wanted) {
+  if ("text" in wanted) return document.createTextNode(wanted.text);
+  const element = document.createElement(wanted.tag);
+  for (const [name, value] of Object.entries(wanted.attributes)) element.setAttribute(name, value);
+  element.append(...wanted.children.map(made));
+  return element;
+}
+
+/**
+ * Make the children of `parent`, from number `from` on, those that are wanted.
+ *
+ * @param {Node} parent
+ * @param {Wanted[]} wanted
+ * @param {number} [from]
+ */
+export function patch(parent, wanted, from = 0) {
+  /** @type {ChildNode | null} */
+  let have = parent.childNodes[from] ?? null;
+  for (const want of wanted) {
+    if (have === null) {
+      parent.appendChild(made(want));
+      continue;
+    }
+    const next = have.nextSibling;
+    if ("text" in want && have instanceof Text) patchText(have, want.text);
+    else if (!("text" in want) && alike(have, want)) {
+      // A formula is drawn from its attributes.
+      if (!want.attributes["data-tex"]) patch(have, want.children);
+    } else parent.replaceChild(made(want), have);
+    have = next;
+  }
+  while (have !== null) {
+    const next = have.nextSibling;
+    have.remove();
+    have = next;
+  }
+}
+
+/**
+ * Make the text of `node`, from character `from` on, `text`.
+ *
+ * @param {Text} node
+ * @param {string} text
+ * @param {number} [from]
+ */
+export function patchText(node, text, from = 0) {
+  const shown = node.data.length - from;
+  if (text.startsWith(node.data.slice(from))) {
+    if (text.length > shown) node.appendData(text.slice(shown));
+  } else {
+    node.replaceData(from, shown, text);
+  }
+}
+
+/**
+ * @param {Node} have
+ * @param {import("./markdown/nodes.js").Element} want
+ */
+function alike(have, want) {
+  if (!(have instanceof Element) || have.localName !== want.tag) return false;
+  const wanted = Object.entries(want.attributes);
+  return have.attributes.length === wanted.length && wanted.every(([name, value]) => have.getAttribute(name) === value);
+}

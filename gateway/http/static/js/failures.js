@@ -2,7 +2,7 @@
 
 /** @typedef {import("./turn.js").Failure} Failure */
 
-/** By error code. */
+/** By error code. @type {Record<string, string>} */
 const WORDS = {
   context_length_exceeded: "This conversation has become longer than the model can read.",
   draining: "The server is restarting. Ask again in a moment.",
@@ -16,7 +16,7 @@ const WORDS = {
   unavailable: "No model can answer at the moment.",
 };
 
-/** By name of the limit. `{whose}` is replaced. */
+/** By name of the limit. `{whose}` is replaced. @type {Record<string, string>} */
 const LIMITS = {
   requests_per_minute: "{whose} questions of this minute are used up.",
   input_tokens_per_minute: "{whose} share of text to read is used up for this minute.",
@@ -32,19 +32,25 @@ const LIMITS = {
  * @returns {string}
  */
 export function failureText(failure, now) {
-  const limit = LIMITS[failure.limit?.name];
-  const text = limit ? capital(limit.replace("{whose}", whose(failure.limit.subject))) : wordsOf(failure);
+  const reached = failure.limit;
+  const limit = reached && LIMITS[reached.name];
+  const text = limit ? capital(limit.replace("{whose}", whose(reached.subject))) : wordsOf(failure);
   return failure.retryAfter ? `${text} ${tryAgain(failure.retryAfter, now)}` : text;
 }
 
-const wordsOf = ({ code, message }) => WORDS[code] ?? sentence(message);
+/** @param {Failure} failure */
+const wordsOf = ({ code, message }) => WORDS[code ?? ""] ?? sentence(message);
 
+/** @type {Record<string, string>} */
+const WHOSE = { tenant: "your organisation's", key: "this key's", user: "your", model: "this model's" };
+
+/** @param {string} subject */
 function whose(subject) {
   const [kind] = subject.split(":");
-  return { tenant: "your organisation's", key: "this key's", user: "your", model: "this model's" }[kind] ?? `this ${kind}'s`;
+  return WHOSE[kind] ?? `this ${kind}'s`;
 }
 
-/** @param {number} seconds */
+/** @param {number} seconds @param {Date} now */
 function tryAgain(seconds, now) {
   if (seconds < 90) return `Try again in ${Math.ceil(seconds)} s.`;
   const then = new Date(now.getTime() + 1000 * seconds);
@@ -53,10 +59,11 @@ function tryAgain(seconds, now) {
   return `Try again on ${then.toLocaleDateString("en", { day: "numeric", month: "long" })} at ${time}.`;
 }
 
-/** Make a server's message a sentence. */
+/** Make a server's message a sentence. @param {string} message */
 function sentence(message) {
   const text = capital(message);
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
+/** @param {string} text */
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

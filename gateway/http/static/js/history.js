@@ -13,7 +13,7 @@
  * @typedef {{entry: Entry, saved: Saved}} Kept a whole conversation
  */
 
-import { done, openDatabase } from "./database.js";
+import { done, openDatabase } from "./storage.js";
 import { merged } from "./tree.js";
 
 const DATABASE = "roundhouse";
@@ -30,6 +30,7 @@ export class History {
     /** @type {Map<string, Kept>} */
     this.memory = new Map();
     this.channel = new BroadcastChannel(DATABASE);
+    /** @type {((id: string, elsewhere: boolean) => void)[]} */
     this.listeners = [];
     this.channel.onmessage = ({ data }) => this.#tell(data, true);
   }
@@ -56,7 +57,7 @@ export class History {
     const entries = this.database
       ? await done(this.database.transaction("entries").objectStore("entries").getAll())
       : [...this.memory.values()].map(({ entry }) => entry);
-    return entries.sort((one, other) => other.pinned - one.pinned || other.updated - one.updated);
+    return entries.sort((one, other) => Number(other.pinned) - Number(one.pinned) || other.updated - one.updated);
   }
 
   /**
@@ -131,7 +132,7 @@ export class History {
     return found;
   }
 
-  /** @param {(kept: Kept | null) => Kept | null} change null: there is none, or no longer */
+  /** @param {string} id @param {(kept: Kept | null) => Kept | null} change null: there is none, or no longer */
   async #change(id, change) {
     if (this.database) {
       const transaction = this.database.transaction(STORES, "readwrite");
@@ -158,6 +159,7 @@ export class History {
     this.#tell(id, false);
   }
 
+  /** @param {string} id @param {boolean} elsewhere */
   #tell(id, elsewhere) {
     for (const listener of this.listeners) listener(id, elsewhere);
   }

@@ -18,8 +18,10 @@ import { newTurn } from "./turn.js";
 const TITLE = 200;
 const ID = /^[\w-]{1,64}$/;
 
+/** @typedef {import("./turn.js").Turn} Turn */
+
 /**
- * @param {object[]} conversations
+ * @param {any[]} conversations
  * @returns {import("./history.js").Kept[]} those that have a question
  * @throws {Error} its message is a part of a sentence
  */
@@ -27,21 +29,24 @@ export function imported(conversations) {
   return conversations.map(read).filter(({ saved }) => saved.turns.length > 0);
 }
 
+/** @param {any} given */
 function read(given) {
   if (given?.mapping) return fromChatGpt(given);
   if (given?.chat?.history?.messages) return fromOpenWebUi(given);
   throw new Error("it has no conversations of ChatGPT or Open WebUI");
 }
 
+/** @param {any} given @returns {import("./history.js").Kept} */
 function fromChatGpt({ id, conversation_id, title, update_time, mapping, current_node }) {
+  /** @type {Map<string, Node>} */
   const nodes = new Map();
   const roots = [];
-  for (const [name, { message, parent, children }] of Object.entries(mapping)) {
+  for (const [name, { message, parent, children }] of /** @type {[string, any][]} */ (Object.entries(mapping))) {
     const shown = message && !message.metadata?.is_visually_hidden_from_conversation;
     const parts = shown ? (message.content?.parts ?? []) : [];
     nodes.set(name, {
       role: message?.author?.role ?? "",
-      text: parts.filter((part) => typeof part === "string").join("\n"),
+      text: parts.filter((/** @type {unknown} */ part) => typeof part === "string").join("\n"),
       model: message?.metadata?.model_slug ?? "auto",
       children: children ?? [],
     });
@@ -50,11 +55,14 @@ function fromChatGpt({ id, conversation_id, title, update_time, mapping, current
   return conversation(conversation_id ?? id, title, update_time, treeOf(nodes, roots, current_node));
 }
 
+/** @param {any} given @returns {import("./history.js").Kept} */
 function fromOpenWebUi({ id, title, updated_at, pinned, chat }) {
   const { messages, currentId } = chat.history;
+  /** @type {Map<string, Node>} */
   const nodes = new Map();
   const roots = [];
-  for (const [name, { role, content, model, parentId, childrenIds }] of Object.entries(messages)) {
+  const all = /** @type {[string, any][]} */ (Object.entries(messages));
+  for (const [name, { role, content, model, parentId, childrenIds }] of all) {
     const text = typeof content === "string" ? content : "";
     nodes.set(name, { role, text, model: model ?? "auto", children: childrenIds ?? [] });
     if (!messages[parentId]) roots.push(name);
@@ -63,6 +71,13 @@ function fromOpenWebUi({ id, title, updated_at, pinned, chat }) {
   return { entry: { ...entry, pinned: pinned === true }, saved };
 }
 
+/**
+ * @param {string} id
+ * @param {unknown} title
+ * @param {unknown} seconds
+ * @param {import("./tree.js").Saved} saved
+ * @returns {import("./history.js").Kept}
+ */
 function conversation(id, title, seconds, saved) {
   if (!ID.test(id)) throw new Error("a conversation has no id");
   const shown = String(title || saved.turns[0]?.question || "").slice(0, TITLE);
@@ -76,13 +91,16 @@ function conversation(id, title, seconds, saved) {
  * @returns {import("./tree.js").Saved}
  */
 function treeOf(nodes, roots, current) {
+  /** @type {Turn[]} */
   const turns = [];
+  /** @type {string | null} */
   let leaf = null;
   // Where a walk through the tree is: `turn` is the one that it is in, `open` whether its answer is still to come.
+  /** @type {(Walk & {id: string})[]} */
   const waiting = roots.map((id) => ({ id, turn: null, open: false })).reverse();
   const seen = new Set();
-  while (waiting.length > 0) {
-    const { id, ...before } = waiting.pop();
+  for (let next = waiting.pop(); next; next = waiting.pop()) {
+    const { id, ...before } = next;
     const node = nodes.get(id);
     if (!node || seen.has(id)) continue;
     seen.add(id);
@@ -93,7 +111,17 @@ function treeOf(nodes, roots, current) {
   return { turns, leaf };
 }
 
-/** Add a message to the turns. @returns {{turn: object | null, open: boolean}} where the walk is then */
+/** @typedef {{turn: Turn | null, open: boolean}} Walk where a walk is */
+
+/**
+ * Add a message to the turns.
+ *
+ * @param {Turn[]} turns
+ * @param {Walk} walk
+ * @param {string} id
+ * @param {Node} message
+ * @returns {Walk} where the walk is then
+ */
 function added(turns, { turn, open }, id, { role, text, model }) {
   if (!text || !["user", "assistant"].includes(role)) return { turn, open };
   if (role === "user") return { turn: begun(turns, id, text, turn?.id ?? null), open: true };
@@ -106,7 +134,15 @@ function added(turns, { turn, open }, id, { role, text, model }) {
   return { turn: answered, open: false };
 }
 
+/**
+ * @param {Turn[]} turns
+ * @param {string} id
+ * @param {string} question
+ * @param {string | null} parent
+ */
 function begun(turns, id, question, parent) {
-  turns.push({ ...newTurn({ id, parent, question, model: "auto", now: null }), status: "cancelled" });
-  return turns.at(-1);
+  /** @type {Turn} */
+  const turn = { ...newTurn({ id, parent, question, model: "auto", now: null }), status: "cancelled" };
+  turns.push(turn);
+  return turn;
 }

@@ -1,9 +1,13 @@
-/** The conversation on the page: a view for each turn, what its buttons do, and what assistive technology is told. */
+/**
+ * The conversation on the page: a view for each turn, what its buttons do, what assistive technology is told, and where
+ * it is scrolled to.
+ */
 
-import { Comparison } from "./comparison.js";
-import { copiesSources } from "./formulas.js";
+import { styled } from "./dom.js";
+import { copiesSources } from "./sealed.js";
 import { TurnView } from "./turn-view.js";
 
+/** @type {Record<string, string>} */
 const SAID = {
   completed: "Answer complete",
   incomplete: "Answer cut off",
@@ -11,18 +15,24 @@ const SAID = {
   failed: "Answer failed",
 };
 
-/** @typedef {import("./turn.js").Turn} Turn */
+/**
+ * @typedef {import("./turn.js").Turn} Turn
+ * @typedef {import("./turn-view.js").Context} Context
+ * @typedef {"leave-out" | "summarise" | "anew"} Way what to do about a full context
+ */
 
 const NOT_TAKEN = "Not taken";
+/** Pixels above the end at which the reader still is there. */
+const NEAR = 48;
 const FULL = new Set(["leave-out", "summarise", "anew"]);
 
 export class LogView {
   /**
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
-   * @param {{context: object, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
+   * @param {{context: Context, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
    *   onrate: (turn: Turn, rating: "up" | "down" | null, reason: string | null) => Promise<boolean>,
-   *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: "leave-out" | "summarise" | "anew") => void,
+   *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: Way) => void,
    *   busy: () => boolean, comparing: () => Omit<import("./comparison.js").Parts, "onleave">}} options context: see
    *   `TurnView`; versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the
    *   reader has chosen what to do about a full context
@@ -37,29 +47,30 @@ export class LogView {
     this.onrate = onrate;
     this.busy = busy;
     this.comparing = comparing;
-    /** @type {Comparison | null} the one that is shown */
+    /** @type {import("./comparison.js").Comparison | null} the one that is shown */
     this.comparison = null;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
     copiesSources(log);
     log.addEventListener("click", (event) => {
-      const button = event.target.closest("button[data-action]");
-      if (!button) return;
-      const { action } = button.dataset;
-      const view = this.#viewOf(button);
+      const target = /** @type {Element} */ (event.target);
+      const button = /** @type {HTMLElement | null} */ (target.closest("button[data-action]"));
+      const view = button && this.#viewOf(button);
+      if (!view) return;
+      const { action = "" } = button.dataset;
       if (action === "retry") onretry(view.turn);
       else if (action === "edit") view.edit((question) => onedit(view.turn, question));
       else if (action === "fork") onfork(view.turn);
-      else if (FULL.has(action)) onfull(view.turn, action);
+      else if (FULL.has(action)) onfull(view.turn, /** @type {Way} */ (action));
       else if (action === "earlier") this.#walk(view, -1, onwalk);
       else if (action === "later") this.#walk(view, 1, onwalk);
-      else if (action === "rate" || action === "reason") this.#rate(button);
+      else if (action === "rate" || action === "reason") this.#rate(view, button);
       else if (action === "compare") this.#compare(view);
-      else this.#copy(button, action);
+      else this.#copy(view, button, action);
     });
   }
 
-  /** Turns were added or removed. */
+  /** Turns were added or removed. @param {Turn[]} turns */
   list(turns) {
     const ids = new Set(turns.map((turn) => turn.id));
     if (this.comparison && !ids.has(this.comparison.turn.id)) this.#leave();
@@ -85,16 +96,19 @@ export class LogView {
 
   /** Let the reader change the last question. */
   editLast() {
-    this.log.lastElementChild?.querySelector("[data-action='edit']").click();
+    /** @type {HTMLElement | null | undefined} */
+    const edit = this.log.lastElementChild?.querySelector("[data-action='edit']");
+    edit?.click();
   }
 
-  /** A turn has changed. */
+  /** A turn has changed. @param {Turn} turn */
   show(turn) {
     this.views.get(turn.id)?.show();
     this.comparison?.show(turn);
     this.#say(turn);
   }
 
+  /** @param {Turn | undefined} turn */
   #say(turn) {
     const busy = this.busy();
     this.log.setAttribute("aria-busy", String(busy));
@@ -102,25 +116,40 @@ export class LogView {
     if (this.status.textContent !== text) this.status.textContent = text;
   }
 
-  /** Show another version of a turn. The button that was pressed is there again, in that version. */
+  /**
+   * Show another version of a turn. The button that was pressed is there again, in that version.
+   *
+   * @param {TurnView} view
+   * @param {number} step
+   * @param {(turn: Turn, step: number) => void} onwalk
+   */
   #walk(view, step, onwalk) {
     const place = [...this.log.children].indexOf(view.element);
     const action = step < 0 ? "earlier" : "later";
     onwalk(view.turn, step);
     const there = this.log.children[place];
-    (there.querySelector(`[data-action="${action}"]:not(:disabled)`) ?? there.querySelector(".versions button")).focus();
+    const wanted = there.querySelector(`[data-action="${action}"]:not(:disabled)`);
+    /** @type {HTMLElement | null} */ (wanted ?? there.querySelector(".versions button:not(:disabled)"))?.focus();
   }
 
+  /** @param {Element} button */
   #viewOf(button) {
     const article = button.closest("article");
     return [...this.views.values()].find((one) => one.element === article);
   }
 
-  /** Ask whom else a turn's question is put to. */
-  #compare(view) {
+  /**
+   * Ask whom else a turn's question is put to. What compares is loaded for the first one who wants that.
+   *
+   * @param {TurnView} view
+   */
+  async #compare(view) {
+    const loaded = await loadComparison().catch(() => null);
+    if (!loaded) this.status.textContent = "The server cannot be reached";
+    if (!loaded || !this.views.has(view.turn.id)) return;
     this.#leave();
     const { models, onask, onprefer } = this.comparing();
-    this.comparison = new Comparison(view.turn, {
+    this.comparison = new loaded.Comparison(view.turn, {
       models,
       onask,
       onprefer: (turn, over) => {
@@ -129,11 +158,11 @@ export class LogView {
       },
       onleave: () => {
         this.#leave();
-        view.element.querySelector("[data-action='compare']").focus();
+        /** @type {HTMLElement | null} */ (view.element.querySelector("[data-action='compare']"))?.focus();
       },
     });
-    view.element.querySelector(".answer").append(this.comparison.element);
-    this.comparison.element.querySelector("[type='submit']").focus();
+    view.answer.append(this.comparison.element);
+    /** @type {HTMLElement | null} */ (this.comparison.element.querySelector("[type='submit']"))?.focus();
   }
 
   #leave() {
@@ -141,18 +170,17 @@ export class LogView {
     this.comparison = null;
   }
 
-  async #rate(button) {
-    const view = this.#viewOf(button);
-    if (!view) return;
+  /** @param {TurnView} view @param {HTMLElement} button */
+  async #rate(view, button) {
     // A second press takes it back.
-    const { action, value } = button.dataset;
+    const { action, value = null } = button.dataset;
     const given = button.getAttribute("aria-pressed") === "true" ? null : value;
-    const [rating, reason] = action === "reason" ? ["down", given] : [given, null];
-    const noted = await this.onrate(view.turn, rating, reason);
+    const rating = action === "reason" ? "down" : /** @type {Turn["rating"]} */ (given);
+    const noted = await this.onrate(view.turn, rating, action === "reason" ? given : null);
     if (noted) view.showRating();
     this.status.textContent = !noted ? "Feedback not taken" : rating ? "Feedback noted" : "Feedback withdrawn";
-    if (noted) return;
     const label = button.querySelector("span");
+    if (noted || !label) return;
     const { textContent: name, className } = label;
     if (name === NOT_TAKEN) return;
     label.textContent = NOT_TAKEN;
@@ -163,17 +191,22 @@ export class LogView {
     }, 1500);
   }
 
-  async #copy(button, action) {
-    const view = this.#viewOf(button);
-    const text =
-      action === "copy-code" ? button.closest(".code").querySelector("code").textContent : (view?.turn.text ?? "");
+  /** @param {TurnView} view @param {HTMLElement} button @param {string} action */
+  async #copy(view, button, action) {
+    const code = button.closest(".code")?.querySelector("code")?.textContent ?? "";
+    const text = action === "copy-code" ? code : view.turn.text;
     const label = button.querySelector("span") ?? button;
     label.textContent = (await copy(text)) ? "Copied" : "Not allowed";
     setTimeout(() => (label.textContent = "Copy"), 1500);
   }
 }
 
-/** Put text on the clipboard; whether that worked. */
+async function loadComparison() {
+  const [loaded] = await Promise.all([import("./comparison.js"), styled("../css/comparison.css")]);
+  return loaded;
+}
+
+/** Put text on the clipboard; whether that worked. @param {string} text */
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -189,4 +222,40 @@ async function copy(text) {
     area.remove();
     return copied;
   }
+}
+
+/**
+ * Keep the newest text in view while the reader is at the end, and leave a reader who has scrolled up alone.
+ *
+ * @param {HTMLElement} scroller
+ * @param {HTMLElement} content
+ * @param {HTMLElement} jump button that leads back to the end
+ * @returns {{toEnd: () => void}}
+ */
+export function followEnd(scroller, content, jump) {
+  let following = true;
+  let top = 0;
+  const distance = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+  const toEnd = () => {
+    following = true;
+    scroller.scrollTop = scroller.scrollHeight;
+  };
+
+  scroller.addEventListener(
+    "scroll",
+    () => {
+      // Only the reader scrolls up; content that grows or shrinks moves the end instead.
+      if (scroller.scrollTop < top && distance() > NEAR) following = false;
+      if (distance() <= NEAR) following = true;
+      top = scroller.scrollTop;
+      jump.hidden = following;
+    },
+    { passive: true },
+  );
+  new ResizeObserver(() => {
+    if (following) toEnd();
+    jump.hidden = following || distance() <= NEAR;
+  }).observe(content);
+  jump.addEventListener("click", toEnd);
+  return { toEnd };
 }

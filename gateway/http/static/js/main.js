@@ -1,24 +1,19 @@
 /** Puts the parts of the page together. */
 
 import { getTicket, loadConfig, loadModels, sendFeedback } from "./api.js";
-import { comingLine } from "./coming.js";
+import { connectionBadge, drawer, keyDialog, themeSwitch } from "./bar.js";
 import { Chats } from "./chats.js";
-import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
 import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
-import { drawer } from "./drawer.js";
-import { exampleQuestions } from "./examples.js";
 import { History } from "./history.js";
-import { keyDialog } from "./key-dialog.js";
-import { LogView } from "./log-view.js";
-import { picker } from "./picker.js";
-import { followEnd } from "./scroll.js";
+import { followEnd, LogView } from "./log-view.js";
+import { comingLine, exampleQuestions, picker } from "./offered.js";
 import { Sidebar } from "./sidebar.js";
 import { remembered, storageOf } from "./storage.js";
-import { themeSwitch } from "./theme.js";
-import { download, fromFile, toMarkdown, toText } from "./transfer.js";
 import { isOver } from "./turn.js";
+
+/** @typedef {import("./turn.js").Turn} Turn */
 
 const CONFIG_PAUSE = 2000;
 const SIGNED_OUT = "You are not signed in any more.";
@@ -39,6 +34,7 @@ let offered = [];
 const showComing = comingLine(byId("coming"), { load: loadConfig, onarrival: listModels });
 themeSwitch(byId("theme"), remembered(ofBrowser, "theme"));
 
+/** @type {import("./turn-view.js").Context} */
 const context = {
   tiers: { medium_from: 1 / 3, large_from: 2 / 3 },
   cards: {
@@ -53,11 +49,20 @@ const context = {
   oldest: (turn) => chats.current.oldest(turn),
 };
 
-const askForKey = keyDialog({ dialog: byId("key-dialog"), input: byId("key"), error: byId("key-error") }, (given) => {
-  key.set(given);
-  start();
-});
+const askForKey = keyDialog(
+  { dialog: byId("key-dialog"), input: byId("key"), error: byId("key-error") },
+  {
+    needed: () => connection.state === "refused" || !known(),
+    onkey(given) {
+      key.set(given);
+      connection.interrupt(); // it was opened with another key, if it is open
+      start();
+    },
+  },
+);
+byId("connection").addEventListener("click", () => askForKey());
 
+/** @type {Connection} */
 const connection = new Connection({
   url: new URL("v1/responses", document.baseURI.replace(/^http/, "ws")).href,
   // A question may be asked before the configuration has told the key: it is sent once `start` connects.
@@ -73,6 +78,7 @@ const connection = new Connection({
   onevent: (event) => chats.receive(event),
 });
 
+/** @type {Chats} */
 const chats = new Chats({
   connection,
   history,
@@ -93,6 +99,7 @@ const dock = new Dock({
   picker: models,
   key,
   draft: remembered(ofTab, "draft"),
+  attached: remembered(ofTab, "attached"),
   presets: remembered(ofBrowser, "presets"),
   onask: ask,
   onsummarise: () => asked(() => chats.current.summarise(null, models.value())),
@@ -126,21 +133,29 @@ drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar")
 
 byId("new-chat").addEventListener("click", () => begin());
 byId("temporary").addEventListener("click", () => begin({ temporary: true }));
-byId("export").addEventListener("click", async () => download("roundhouse-conversations.json", toText(await history.all())));
-byId("markdown").addEventListener("click", async () => {
-  const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
-  download("roundhouse-conversation.md", toMarkdown(title, chats.current.turns));
-});
-byId("import").addEventListener("change", async ({ target }) => {
-  try {
-    const all = await fromFile(target.files[0]);
-    for (const kept of all) await history.restore(kept);
-    say(all.length === 1 ? "One conversation was imported." : `${all.length} conversations were imported.`);
-  } catch (error) {
-    say(error.message);
-  }
-  target.value = "";
-});
+byId("export").addEventListener("click", () =>
+  transfer(async ({ download, toText }) => download("roundhouse-conversations.json", toText(await history.all()))),
+);
+byId("markdown").addEventListener("click", () =>
+  transfer(async ({ download, toMarkdown }) => {
+    const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
+    download("roundhouse-conversation.md", toMarkdown(title, chats.current.turns));
+  }),
+);
+/** @type {HTMLInputElement} */
+const importing = byId("import");
+importing.addEventListener("change", () =>
+  transfer(async ({ fromFile }) => {
+    try {
+      const all = await fromFile(/** @type {FileList} */ (importing.files)[0]);
+      for (const kept of all) await history.restore(kept);
+      say(all.length === 1 ? "One conversation was imported." : `${all.length} conversations were imported.`);
+    } catch (error) {
+      say(/** @type {Error} */ (error).message);
+    }
+    importing.value = "";
+  }),
+);
 addEventListener("hashchange", () => open(addressed()));
 const offerExamples = exampleQuestions(byId("examples"), {
   onpick(question, model) {
@@ -149,7 +164,7 @@ const offerExamples = exampleQuestions(byId("examples"), {
   },
 });
 addEventListener("keydown", (event) => {
-  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : undefined;
   const { turns, tree } = chats.current;
   const branching = turns.findLast((turn) => tree.versions(turn).length > 1);
   if (!event.altKey || step === undefined || !branching) return;
@@ -177,6 +192,7 @@ function address() {
   sidebar.draw();
 }
 
+/** @param {string} id */
 async function open(id) {
   if (id === chats.id) return;
   if (!id || !(await chats.open(id))) return begin();
@@ -185,27 +201,47 @@ async function open(id) {
   dock.focus();
 }
 
+/** @param {string} id */
 function onremoved(id) {
   chats.drop(id);
   if (id === chats.id) begin();
 }
 
+/** @param {{temporary?: boolean}} [options] */
 function begin(options) {
   chats.begin(options);
   sidebar.draw();
   dock.focus();
 }
 
+/**
+ * Do something with files of conversations, for which a module is loaded.
+ *
+ * @param {(loaded: typeof import("./transfer.js")) => Promise<void>} act
+ */
+async function transfer(act) {
+  const loaded = await import("./transfer.js").catch(() => null);
+  if (loaded) await act(loaded);
+  else say("The server cannot be reached.");
+}
+
+/** @param {string} text */
 function say(text) {
   byId("status").textContent = text;
   byId("told").textContent = text;
 }
 
+/** @param {string} question @param {import("./turn.js").Attachment[]} [attachments] */
 function ask(question, attachments = []) {
   asked(() => chats.current.ask(question, models.value(), { attachments }));
 }
 
-/** Do what the reader has chosen for a question that found no room in the context. */
+/**
+ * Do what the reader has chosen for a question that found no room in the context.
+ *
+ * @param {Turn} turn
+ * @param {import("./log-view.js").Way} way
+ */
 function makeRoom(turn, way) {
   const { current } = chats;
   if (way === "summarise") asked(() => current.summarise(turn, models.value()));
@@ -216,20 +252,31 @@ function makeRoom(turn, way) {
   }
 }
 
+/** @param {Turn} turn */
 function fork(turn) {
   chats.fork(turn);
   toEnd();
   dock.focus();
 }
 
-/** After a question the focus is where the next one is written, also if the button that had it is gone. */
+/**
+ * After a question the focus is where the next one is written, also if the button that had it is gone.
+ *
+ * @param {() => void} asking
+ */
 function asked(asking) {
   asking();
   toEnd();
   dock.focus();
 }
 
-/** Whether the server has taken the rating. */
+/**
+ * Whether the server has taken the rating.
+ *
+ * @param {Turn} turn
+ * @param {"up" | "down" | null} rating
+ * @param {string | null} reason
+ */
 async function rate(turn, rating, reason) {
   const { current } = chats; // another conversation may be shown when the answer comes
   const noted = await think(turn, { rating, reason });
@@ -237,18 +284,28 @@ async function rate(turn, rating, reason) {
   return noted;
 }
 
-/** Go on from the answer that the reader prefers, and say so where there were others. */
+/**
+ * Go on from the answer that the reader prefers, and say so where there were others.
+ *
+ * @param {Turn} turn
+ * @param {Turn[]} over
+ */
 async function prefer(turn, over) {
   asked(() => chats.current.prefer(turn, over));
   if (over.length === 0) return;
-  const noted = await think(turn, { rating: "preferred", over: over.map(({ responseId }) => responseId) });
+  const noted = await think(turn, { rating: "preferred", over: over.flatMap(({ responseId }) => responseId ?? []) });
   byId("status").textContent = noted ? "Preference noted" : "Preference not taken";
 }
 
-/** Whether the server has noted what the reader thinks of an answer. */
+/**
+ * Whether the server has noted what the reader thinks of an answer.
+ *
+ * @param {Turn} turn
+ * @param {Parameters<typeof sendFeedback>[2]} feedback
+ */
 async function think(turn, feedback) {
   try {
-    await sendFeedback(key.get(), turn.responseId, feedback);
+    await sendFeedback(key.get(), turn.responseId ?? "", feedback);
     return true;
   } catch {
     return false;

@@ -37,6 +37,7 @@ export class PromptsDialog {
     await this.#list();
   }
 
+  /** @param {string} text */
   #pick(text) {
     this.picked = text;
     this.dialog.close();
@@ -49,6 +50,7 @@ export class PromptsDialog {
     const none = el("p", {});
     const draw = () => {
       const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+      /** @param {Prompt} prompt @param {string} word */
       const has = ({ name, text }, word) => `${name}\n${text}`.toLowerCase().includes(word);
       const found = all.filter((prompt) => words.every((word) => has(prompt, word)));
       list.replaceChildren(...found.map((prompt) => this.#item(prompt)));
@@ -72,6 +74,7 @@ export class PromptsDialog {
   #item(prompt) {
     const { name, text } = prompt;
     const use = { type: "button", class: "prompt", dir: "auto", onclick: () => this.#use(prompt) };
+    /** @param {string} label @param {string} symbol @param {() => void} onclick */
     const act = (label, symbol, onclick) => {
       const named = { "aria-label": `${label}: ${name}`, title: label };
       return el("button", { type: "button", class: "quiet", ...named, onclick }, icon(symbol));
@@ -96,11 +99,14 @@ export class PromptsDialog {
       this.#pick(text);
       return;
     }
-    const inputs = variables.map((variable) => [variable, el("textarea", { rows: 1, required: true, dir: "auto" })]);
-    const fields = inputs.map(([variable, input]) => field(variable, input));
-    this.#form(name, fields, "Insert", () =>
-      this.#pick(filled(text, Object.fromEntries(inputs.map(([variable, input]) => [variable, input.value])))),
+    const inputs = new Map(
+      variables.map((variable) => [variable, el("textarea", { rows: 1, required: true, dir: "auto" })]),
     );
+    const fields = [...inputs].map(([variable, input]) => field(variable, input));
+    this.#form(name, fields, "Insert", () => {
+      const given = [...inputs].map(([variable, { value }]) => [variable, value]);
+      this.#pick(filled(text, Object.fromEntries(given)));
+    });
   }
 
   /** @param {Prompt} prompt one that is changed, or an empty one */
@@ -117,6 +123,12 @@ export class PromptsDialog {
     });
   }
 
+  /**
+   * @param {string} title
+   * @param {HTMLElement[]} fields
+   * @param {string} action
+   * @param {() => void} onsubmit
+   */
   #form(title, fields, action, onsubmit) {
     const submit = el("button", { type: "submit", class: "primary" }, action);
     const foot = el("div", { class: "panel-foot" }, submit, button("Back", () => this.#list()));
@@ -126,8 +138,9 @@ export class PromptsDialog {
       onsubmit();
     });
     this.body.replaceChildren(form);
-    form.querySelector("input, textarea").focus();
+    /** @type {HTMLElement | null} */ (form.querySelector("input, textarea"))?.focus();
   }
 }
 
+/** @param {string} label @param {() => void} onclick */
 const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);

@@ -4,7 +4,7 @@
  * @typedef {{name: string, text: string}} Prompt its name is its own
  */
 
-import { done, openDatabase } from "./database.js";
+import { done, openDatabase } from "./storage.js";
 
 const STORE = "prompts";
 const VARIABLE = /\{\{\s*([^{}]{1,60}?)\s*\}\}/g;
@@ -28,24 +28,25 @@ export class Prompts {
 
   /** @returns {Promise<Prompt[]>} by name */
   async list() {
-    const found = this.database ? await done(this.#store("readonly").getAll()) : [...this.memory.values()];
+    const found = this.database ? await done(this.#store(this.database, "readonly").getAll()) : [...this.memory.values()];
     return found.sort((one, other) => one.name.localeCompare(other.name));
   }
 
   /** @param {Prompt} prompt takes the place of one of its name */
   async save(prompt) {
-    if (this.database) await done(this.#store("readwrite").put(prompt));
+    if (this.database) await done(this.#store(this.database, "readwrite").put(prompt));
     else this.memory.set(prompt.name, prompt);
   }
 
   /** @param {string} name */
   async remove(name) {
-    if (this.database) await done(this.#store("readwrite").delete(name));
+    if (this.database) await done(this.#store(this.database, "readwrite").delete(name));
     else this.memory.delete(name);
   }
 
-  #store(mode) {
-    return this.database.transaction(STORE, mode).objectStore(STORE);
+  /** @param {IDBDatabase} database @param {IDBTransactionMode} mode */
+  #store(database, mode) {
+    return database.transaction(STORE, mode).objectStore(STORE);
   }
 }
 

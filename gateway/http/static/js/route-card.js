@@ -3,12 +3,13 @@
 import { el, icon } from "./dom.js";
 import { isOver, speed } from "./turn.js";
 
+/** @type {Record<string, string>} */
 const CACHE = {
   hit: "Hit: replayed from the cache, no model had to run",
   miss: "Miss: a model wrote this",
   bypass: "Not used for this request",
 };
-/** By reason. */
+/** By reason. @type {Record<string, string>} */
 const HITS = {
   similar: "Hit: the stored answer to a similar question",
   joined: "Hit: written for the same question, asked at the same time",
@@ -32,8 +33,8 @@ export function dollars(micro) {
 export const pace = (rate) => `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`;
 
 /**
- * @param {import("./turn.js").Turn} turn with a route
- * @param {{tiers: {medium_from: number, large_from: number}, open: boolean, ontoggle: (open: boolean) => void}} options
+ * @param {Routed} turn
+ * @param {{tiers: Tiers, open: boolean, ontoggle: (open: boolean) => void}} options
  * @returns {HTMLElement}
  */
 export function routeCard(turn, { tiers, open, ontoggle }) {
@@ -47,6 +48,10 @@ export function routeCard(turn, { tiers, open, ontoggle }) {
   return card;
 }
 
+/** @typedef {import("./api.js").Config["tiers"]} Tiers */
+/** @typedef {import("./turn.js").Turn & {route: import("./turn.js").Route}} Routed */
+
+/** @param {Routed} turn */
 function summary(turn) {
   const { route } = turn;
   const { firstMs, tokensPerSecond } = speed(turn);
@@ -60,6 +65,7 @@ function summary(turn) {
   ];
 }
 
+/** @param {Routed} turn @param {Tiers} tiers */
 function facts(turn, tiers) {
   const { route, usage, limits } = turn;
   const { firstMs, tokensPerSecond } = speed(turn);
@@ -67,7 +73,7 @@ function facts(turn, tiers) {
   if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
   if (route.options?.length > 0) rows.push(row("Tiers", optionTable(route.options)));
   if (route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
-  const hit = route.cache === "hit" ? HITS[route.cache_reason] : undefined;
+  const hit = route.cache === "hit" ? HITS[route.cache_reason ?? ""] : undefined;
   rows.push(row("Cache", hit ?? CACHE[route.cache] ?? route.cache));
   if (route.replica && route.cache !== "hit") rows.push(row("Replica", route.replica));
   if (firstMs !== null) {
@@ -81,29 +87,41 @@ function facts(turn, tiers) {
   return rows;
 }
 
+/** @param {import("./turn.js").Usage} usage */
 function tokens({ input_tokens, input_tokens_details, output_tokens }) {
   const cached = input_tokens_details?.cached_tokens ?? 0;
   const known = cached > 0 ? ` (${grouped(cached)} of them known already)` : "";
   return `${grouped(input_tokens)} read${known}, ${grouped(output_tokens)} written`;
 }
 
-/** @returns {DocumentFragment} */
+/** @param {string} name @param {...(Node | string)} values */
 function row(name, ...values) {
   const fragment = document.createDocumentFragment();
   fragment.append(el("dt", {}, name), el("dd", {}, ...values));
   return fragment;
 }
 
-/** What each tier came to. Where cost has no price that a value could outweigh, sums would mean nothing. */
+/** What a tier came to: fields, and their names for people. */
+const COLUMNS = /** @type {const} */ ([
+  ["value", "Value"],
+  ["cost", "Price × cost"],
+  ["queue", "Queue"],
+  ["total", "Total"],
+]);
+
+/**
+ * What each tier came to. Where cost has no price that a value could outweigh, sums would mean nothing.
+ *
+ * @param {import("./turn.js").TierOption[]} options
+ */
 function optionTable(options) {
   const costAlone = Math.max(...options.map(({ cost }) => cost)) > 1000;
-  const columns = costAlone ? ["value"] : ["value", "cost", "queue", "total"];
-  const names = { value: "Value", cost: "Price × cost", queue: "Queue", total: "Total" };
-  const head = ["Tier", ...columns.map((column) => names[column])].map((name) => el("th", { scope: "col" }, name));
+  const columns = costAlone ? COLUMNS.slice(0, 1) : COLUMNS;
+  const head = ["Tier", ...columns.map(([, name]) => name)].map((name) => el("th", { scope: "col" }, name));
   const body = options.map((option) => {
     const { tier, chosen, unavailable } = option;
     const tail = [chosen ? "chosen" : "", unavailable ?? ""].filter(Boolean).join(", ");
-    const cells = columns.map((column) => el("td", {}, option[column].toFixed(3)));
+    const cells = columns.map(([column]) => el("td", {}, option[column].toFixed(3)));
     return el(
       "tr",
       { class: chosen ? "chosen" : null, "data-tier": tier },
@@ -115,13 +133,10 @@ function optionTable(options) {
   return el("table", { class: "options" }, caption, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
 }
 
-/** A scale from 0 to 1 with a zone for each tier and a mark at the score. */
+/** A scale from 0 to 1 with a zone for each tier and a mark at the score. @param {number} score @param {Tiers} tiers */
 function complexityBar(score, { medium_from, large_from }) {
-  const zones = [
-    ["small", medium_from],
-    ["medium", large_from - medium_from],
-    ["large", 1 - large_from],
-  ].map(([tier, width]) => {
+  const widths = { small: medium_from, medium: large_from - medium_from, large: 1 - large_from };
+  const zones = Object.entries(widths).map(([tier, width]) => {
     const zone = el("span", { class: "zone", "data-tier": tier }, tier);
     zone.style.flexGrow = String(width);
     return zone;

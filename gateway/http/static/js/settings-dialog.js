@@ -6,13 +6,19 @@ import { definitionOf, FORMATS, formatOf, lines } from "./settings.js";
 
 /** @typedef {import("./settings.js").Settings} Settings */
 
-/** Numbers that can be set: name for people, and their range. */
+/**
+ * Numbers that can be set: name for people, what to know, and their range.
+ *
+ * @type {Record<"temperature" | "top_p" | "max_output_tokens" | "seed", [string, string, object]>}
+ */
 const NUMBERS = {
   temperature: ["Temperature", "0 to 2; lower is more predictable", { min: 0, max: 2, step: "any" }],
   top_p: ["Top-p", "0 to 1; share of likely words that are drawn from", { min: 0, max: 1, step: "any" }],
   max_output_tokens: ["Longest answer", "in tokens", { min: 1, step: 1 }],
   seed: ["Seed", "the same one gives the same answer again", { step: 1 }],
 };
+
+const NAMES = /** @type {(keyof typeof NUMBERS)[]} */ (Object.keys(NUMBERS));
 
 const CACHE = {
   "": "As the server does",
@@ -27,7 +33,8 @@ export class SettingsDialog {
   /** @param {{get: () => string, set: (value: string) => void}} memory of the presets */
   constructor(memory) {
     this.memory = memory;
-    this.onuse = (settings) => settings;
+    /** @type {(settings: Settings) => void} */
+    this.onuse = () => {};
     this.inputs = this.#inputs();
     this.preset = el("select");
     this.name = el("input", { type: "text", maxlength: 60, autocomplete: "off" });
@@ -35,7 +42,7 @@ export class SettingsDialog {
     this.error = el("p", { class: "panel-error", role: "alert" });
     const { instructions, stop, type, definition, cache } = this.inputs;
     this.definition = field("Definition", definition);
-    const numbers = Object.entries(NUMBERS).map(([name, [label, hint]]) => field(label, this.inputs[name], hint));
+    const numbers = NAMES.map((name) => field(NUMBERS[name][0], this.inputs[name], NUMBERS[name][1]));
     this.form = el(
       "form",
       { method: "dialog" },
@@ -61,8 +68,8 @@ export class SettingsDialog {
     this.dialog = el("dialog", { class: "panel", "aria-labelledby": "settings-title" }, this.form);
     document.body.append(this.dialog);
     type.addEventListener("change", () => this.#fit());
-    this.preset.addEventListener("change", ({ target }) => {
-      this.#fill(this.#presets()[target.value] ?? {}, target.value);
+    this.preset.addEventListener("change", () => {
+      this.#fill(this.#presets()[this.preset.value] ?? {}, this.preset.value);
     });
     this.name.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.isComposing) return;
@@ -90,9 +97,13 @@ export class SettingsDialog {
   }
 
   #inputs() {
-    const input = (name, range) => [name, el("input", { type: "number", ...range })];
+    /** @param {keyof typeof NUMBERS} name */
+    const input = (name) => el("input", { type: "number", ...NUMBERS[name][2] });
     return {
-      ...Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , range]]) => input(name, range))),
+      temperature: input("temperature"),
+      top_p: input("top_p"),
+      max_output_tokens: input("max_output_tokens"),
+      seed: input("seed"),
       instructions: el("textarea", { rows: 3, dir: "auto" }),
       stop: el("textarea", { rows: 2 }),
       type: select(Object.entries(FORMATS).map(([type, { name }]) => [type, name])),
@@ -104,7 +115,7 @@ export class SettingsDialog {
   /** @param {Settings} settings @param {string} [preset] whose they are */
   #fill(settings, preset = "") {
     const { instructions, stop, type, definition, cache } = this.inputs;
-    for (const name of Object.keys(NUMBERS)) this.inputs[name].value = settings[name] ?? "";
+    for (const name of NAMES) this.inputs[name].value = String(settings[name] ?? "");
     instructions.value = settings.instructions ?? "";
     stop.value = (settings.stop ?? []).join("\n");
     type.value = settings.format?.type ?? "";
@@ -122,7 +133,7 @@ export class SettingsDialog {
   #fit() {
     const label = FORMATS[this.inputs.type.value].definition;
     this.definition.hidden = !label;
-    this.definition.firstElementChild.textContent = label ?? "";
+    /** @type {Element} */ (this.definition.firstElementChild).textContent = label ?? "";
     this.forget.hidden = !this.preset.value;
   }
 
@@ -133,7 +144,7 @@ export class SettingsDialog {
       const stops = lines(stop.value);
       if (stops.length > MAX_STOPS) throw new Error(`At most ${MAX_STOPS} texts can end an answer.`);
       const given = {
-        ...Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, number(this.inputs[name])])),
+        ...Object.fromEntries(NAMES.map((name) => [name, number(this.inputs[name])])),
         instructions: instructions.value.trim() || undefined,
         stop: stops.length > 0 ? stops : undefined,
         format: type.value ? formatOf(type.value, definition.value) : undefined,
@@ -141,7 +152,7 @@ export class SettingsDialog {
       };
       return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
     } catch (error) {
-      this.error.textContent = error.message;
+      this.error.textContent = /** @type {Error} */ (error).message;
       return null;
     }
   }
@@ -169,8 +180,10 @@ export class SettingsDialog {
   }
 }
 
+/** @param {string} label @param {() => void} onclick */
 const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);
 
+/** @param {[string, string][]} options values and labels */
 const select = (options) => el("select", {}, ...options.map(([value, label]) => el("option", { value }, label)));
 
 /** @param {HTMLInputElement} input @returns {number | undefined} */

@@ -10,11 +10,15 @@
  * @property {number} [max_output_tokens]
  * @property {number} [seed]
  * @property {string[]} [stop] texts that end the answer
- * @property {{type: string}} [format] the form that the answer must have
+ * @property {Format} [format] the form that the answer must have
  * @property {string} [cache] what the response cache may do
+ *
+ * @typedef {{type: "json_object"} | {type: "json_schema", name: string, schema: object}
+ *   | {type: "choice", choices: string[]} | {type: "regex", pattern: string}
+ *   | {type: "grammar", syntax: string, definition: string}} Format
  */
 
-const SENT = ["instructions", "temperature", "top_p", "max_output_tokens", "seed", "stop"];
+const SENT = /** @type {const} */ (["instructions", "temperature", "top_p", "max_output_tokens", "seed", "stop"]);
 
 /** @param {Settings} settings @returns {object} a request's fields, without those of caches */
 export function fieldsOf(settings) {
@@ -22,7 +26,11 @@ export function fieldsOf(settings) {
   return settings.format ? { ...fields, text: { format: settings.format } } : fields;
 }
 
-/** Forms that an answer can have: their names for people, and what describes them. */
+/**
+ * Forms that an answer can have: their names for people, and what describes them.
+ *
+ * @type {Record<string, {name: string, definition?: string}>}
+ */
 export const FORMATS = {
   "": { name: "Text" },
   json_object: { name: "JSON" },
@@ -35,7 +43,7 @@ export const FORMATS = {
 /**
  * @param {string} type of `FORMATS`
  * @param {string} definition
- * @returns {{type: string} | undefined} as the API takes it
+ * @returns {Format | undefined} as the API takes it
  * @throws {Error} its message is for people
  */
 export function formatOf(type, definition) {
@@ -72,12 +80,13 @@ export function definitionOf(format) {
 /** @param {string} text @returns {string[]} its lines but the empty ones */
 export const lines = (text) => text.split("\n").filter((line) => line.trim() !== "");
 
+/** @param {string} definition */
 function schemaOf(definition) {
   let schema;
   try {
     schema = JSON.parse(definition);
   } catch (error) {
-    throw new Error(`The schema is no JSON: ${error.message}.`);
+    throw new Error(`The schema is no JSON: ${/** @type {Error} */ (error).message}.`);
   }
   if (schema === null || typeof schema !== "object" || Array.isArray(schema)) {
     throw new Error("The schema is no JSON object, as in {\"type\": \"object\"}.");

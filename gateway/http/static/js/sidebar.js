@@ -5,6 +5,8 @@ import { el, icon } from "./dom.js";
 const UNDO = 10_000;
 
 /**
+ * @typedef {import("./history.js").Entry} Entry
+ *
  * @typedef {object} Elements
  * @property {HTMLElement} list
  * @property {HTMLInputElement} find
@@ -27,6 +29,7 @@ export class Sidebar {
     this.find = find;
     this.undo = undo;
     this.parts = parts;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     this.drawn = 0;
     find.addEventListener("input", () => this.draw());
@@ -39,7 +42,7 @@ export class Sidebar {
     const words = this.find.value.trim();
     const entries = await (words ? this.parts.history.search(words) : this.parts.history.list());
     if (drawn !== this.drawn || this.list.querySelector("form")) return; // a newer list is coming, or a title is written
-    const focused = this.#nameOf(document.activeElement);
+    const focused = document.activeElement && this.#nameOf(document.activeElement);
     this.list.replaceChildren(
       ...groups(entries).flatMap(({ name, folder, members }) => [
         el("h3", { dir: "auto" }, folder ? icon("folder") : null, name),
@@ -48,44 +51,55 @@ export class Sidebar {
     );
     if (entries.length === 0) this.list.append(el("p", {}, words ? "Nothing found." : "No conversations yet."));
     // Whoever was at one of them still is.
-    if (focused) [...this.list.querySelectorAll("a, button")].find((one) => this.#nameOf(one) === focused)?.focus();
+    /** @type {NodeListOf<HTMLElement>} */
+    const there = this.list.querySelectorAll("a, button");
+    if (focused) [...there].find((one) => this.#nameOf(one) === focused)?.focus();
   }
 
-  /** What an element of the list is, so that it is found in the next one; null for others. */
+  /** What an element of the list is, so that it is found in the next one; null for others. @param {Element} element */
   #nameOf(element) {
-    return this.list.contains(element) ? (element.getAttribute("href") ?? element.getAttribute("aria-label")) : null;
+    return this.list.contains(element) ? (element.getAttribute("href") ?? element.getAttribute("data-act")) : null;
   }
 
+  /** @param {Entry} entry */
   #item(entry) {
     const { id, title, pinned } = entry;
     const current = id === this.parts.current();
     const link = el("a", { href: `#/c/${id}`, "aria-current": current && "page", dir: "auto", title }, title);
-    const act = (label, symbol, action) =>
-      el("button", { type: "button", class: "quiet", "aria-label": `${label}: ${title}`, title: label, onclick: action }, icon(symbol));
-    return el(
-      "li",
-      {},
-      link,
+    /** @param {string} label @param {string} symbol @param {() => void} action */
+    const act = (label, symbol, action) => {
+      const named = { "aria-label": `${label}: ${title}`, title: label, "data-act": `${symbol} ${id}` };
+      return el("button", { type: "button", class: "quiet", ...named, onclick: action }, icon(symbol));
+    };
+    const item = el("li", {}, link);
+    item.append(
       el(
         "span",
         { class: "acts" },
         act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
-        act("Rename", "edit", (event) => this.#rename(event.currentTarget.closest("li"), entry)),
-        act("Move to a folder", "folder", (event) => this.#move(event.currentTarget.closest("li"), entry)),
+        act("Rename", "edit", () => this.#rename(item, entry)),
+        act("Move to a folder", "folder", () => this.#move(item, entry)),
         act("Delete", "bin", () => this.#remove(entry)),
       ),
     );
+    return item;
   }
 
+  /** @param {HTMLElement} item @param {Entry} entry */
   #rename(item, { id, title }) {
     const input = el("input", { type: "text", "aria-label": "Title", maxlength: 200, value: title });
     this.#write(item, id, input, (renamed) => (renamed ? { title: renamed } : {}));
   }
 
-  /** Ask for the folder, whose name may be a new one; without a name the conversation leaves its folder. */
+  /**
+   * Ask for the folder, whose name may be a new one; without a name the conversation leaves its folder.
+   *
+   * @param {HTMLElement} item
+   * @param {Entry} entry
+   */
   async #move(item, { id, folder = "" }) {
     const folders = new Set((await this.parts.history.list()).map((entry) => entry.folder).filter(Boolean));
-    const known = el("datalist", { id: "folders" }, ...[...folders].map((name) => el("option", { value: name })));
+    const known = el("datalist", { id: "folders" }, ...[...folders].map((value) => el("option", { value })));
     const input = el("input", {
       type: "text",
       "aria-label": "Folder",
@@ -98,14 +112,23 @@ export class Sidebar {
     this.#write(item, id, input, (name) => ({ folder: name }), known);
   }
 
-  /** Have something of a conversation written in its place in the list. */
+  /**
+   * Have something of a conversation written in its place in the list.
+   *
+   * @param {HTMLElement} item
+   * @param {string} id
+   * @param {HTMLInputElement} input
+   * @param {(text: string) => Partial<Entry>} changes what the text changes
+   * @param {...HTMLElement} more
+   */
   #write(item, id, input, changes, ...more) {
     const form = el("form", {}, input, ...more);
+    /** @param {Partial<Entry> | null} changed */
     const leave = async (changed) => {
       form.remove();
       if (changed) await this.parts.history.describe(id, changed);
       await this.draw();
-      this.list.querySelector(`a[href="#/c/${id}"]`)?.focus();
+      /** @type {HTMLElement | null} */ (this.list.querySelector(`a[href="#/c/${id}"]`))?.focus();
     };
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -120,12 +143,16 @@ export class Sidebar {
     input.select();
   }
 
+  /** @param {Entry} entry */
   async #remove({ id, title }) {
     const kept = await this.parts.history.remove(id);
     if (!kept) return;
     this.parts.onremoved(id);
     clearTimeout(this.timer);
-    const hide = () => (this.undo.hidden = true);
+    const hide = () => {
+      if (this.undo.contains(document.activeElement)) this.find.focus();
+      this.undo.hidden = true;
+    };
     const back = el("button", { type: "button", class: "quiet" }, "Undo");
     back.addEventListener("click", async () => {
       hide();
@@ -139,15 +166,17 @@ export class Sidebar {
   }
 }
 
-/** Pinned ones first, then folders by name, then days. @param {import("./history.js").Entry[]} entries newest first */
+/** Pinned ones first, then folders by name, then days. @param {Entry[]} entries newest first */
 function groups(entries) {
+  /** @type {Map<string, {name: string, folder: boolean, members: Entry[]}>} */
   const found = new Map();
   for (const entry of entries) {
     const folder = !entry.pinned && Boolean(entry.folder);
     const name = entry.pinned ? "Pinned" : entry.folder || day(entry.updated);
     const key = `${folder} ${name}`; // a folder may be called like a day
-    if (!found.has(key)) found.set(key, { name, folder, members: [] });
-    found.get(key).members.push(entry);
+    const group = found.get(key) ?? { name, folder, members: [] };
+    group.members.push(entry);
+    found.set(key, group);
   }
   const all = [...found.values()];
   const pinned = all.filter(({ members }) => members[0].pinned);

@@ -1,4 +1,4 @@
-/** Small things that the page remembers: draft and key for this tab, appearance and model for this browser. */
+/** What the browser keeps: small strings for a tab or for all of them, and databases (IndexedDB). */
 
 /**
  * A storage of the browser, or one that lasts as long as the page where the browser refuses its own.
@@ -21,12 +21,21 @@ class Unlasting {
   /** @type {Map<string, string>} */
   #entries = new Map();
 
+  /** @param {string} key */
   getItem = (key) => this.#entries.get(key) ?? null;
+  /** @param {string} key @param {string} value */
   setItem = (key, value) => void this.#entries.set(key, value);
+  /** @param {string} key */
   removeItem = (key) => void this.#entries.delete(key);
 }
 
-/** One named string; "" deletes it. */
+/** @typedef {{get: () => string, set: (value: string) => void}} Memory one named string; "" deletes it */
+
+/**
+ * @param {Pick<Storage, "getItem" | "setItem" | "removeItem">} storage
+ * @param {string} name
+ * @returns {Memory}
+ */
 export function remembered(storage, name) {
   const key = `roundhouse.${name}`;
   return {
@@ -34,3 +43,25 @@ export function remembered(storage, name) {
     set: (value) => (value ? storage.setItem(key, value) : storage.removeItem(key)),
   };
 }
+
+/**
+ * Open a database.
+ *
+ * @param {string} name
+ * @param {Record<string, IDBObjectStoreParameters>} stores by name
+ * @returns {Promise<IDBDatabase>}
+ */
+export function openDatabase(name, stores) {
+  const request = indexedDB.open(name, 1);
+  request.onupgradeneeded = () => {
+    for (const [store, options] of Object.entries(stores)) request.result.createObjectStore(store, options);
+  };
+  return done(request);
+}
+
+/** Wait for what is asked of one. @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
+export const done = (request) =>
+  new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });

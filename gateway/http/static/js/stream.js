@@ -6,9 +6,11 @@
  * frame and patched into the page, node by node.
  */
 
-import { patch, patchText } from "./markdown/dom.js";
+import { patch, patchText } from "./dom.js";
 import { parse, referencesIn } from "./markdown/parser.js";
 import { levelsOf, nothing, sealLines, sealText, skeletonOf } from "./markdown/sealing.js";
+
+/** @typedef {import("./markdown/sealing.js").Seal} Seal */
 
 /** Characters that are added before it is looked what can be sealed, so that a long text is never parsed at once. */
 const STEP = 1024;
@@ -26,22 +28,23 @@ export class StreamRenderer {
     this.container = container;
     this.onsealed = onsealed;
     this.text = "";
-    /** The text that was shown as a whole; null while it grows. */
+    /** @type {string | null} the text that was shown as a whole; null while it grows */
     this.finished = null;
+    /** @type {number | null} */
     this.frame = null;
     this.notBefore = 0;
     this.#restart({});
   }
 
-  /** Show `text` with the next frame. It must begin with what was shown before. */
+  /** Show `text` with the next frame. It must begin with what was shown before. @param {string} text */
   update(text) {
     this.text = text;
     this.frame ??= requestAnimationFrame((now) => this.#onFrame(now));
   }
 
-  /** Show all of `text` now, and seal it. */
+  /** Show all of `text` now, and seal it. @param {string} text */
   finish(text) {
-    cancelAnimationFrame(this.frame);
+    if (this.frame !== null) cancelAnimationFrame(this.frame);
     this.frame = null;
     if (this.finished === text) return;
     this.finished = this.text = text;
@@ -52,7 +55,9 @@ export class StreamRenderer {
     this.#told(this.seal, { start: text.length, sealed: this.container.childNodes.length, path: [] });
   }
 
+  /** @param {import("./markdown/parser.js").References} references */
   #restart(references) {
+    /** @type {import("./markdown/sealing.js").Parse} */
     this.parse = (source) => parse(source, references);
     this.seal = nothing();
     /** Position up to which complete lines have been looked at. */
@@ -60,6 +65,7 @@ export class StreamRenderer {
     this.shown = 0;
   }
 
+  /** @param {number} now */
   #onFrame(now) {
     this.frame = null;
     if (now < this.notBefore) {
@@ -84,6 +90,8 @@ export class StreamRenderer {
   /**
    * Only complete lines seal what is before them: the beginning of a line may look like the start of a new block ("#")
    * and turn out to go on with the old one ("#tag").
+   *
+   * @param {string} text
    */
   #seal(text) {
     const complete = text.lastIndexOf("\n") + 1;
@@ -98,7 +106,7 @@ export class StreamRenderer {
     }
   }
 
-  /** @param {string} text with what decided that `seal` holds */
+  /** @param {Seal} seal @param {string} text with what decided that it holds */
   #become(seal, text) {
     if (seal.start === this.seal.start) return;
     this.#show(text.slice(this.seal.start), this.seal);
@@ -107,7 +115,7 @@ export class StreamRenderer {
     this.#told(before, seal);
   }
 
-  /** Show `rest` after what is sealed. */
+  /** Show `rest` after what is sealed. @param {string} rest @param {Seal} seal */
   #show(rest, seal) {
     const levels = levelsOf(this.parse(skeletonOf(seal) + rest), seal);
     const parents = this.#parents(seal);
@@ -119,7 +127,7 @@ export class StreamRenderer {
     else patch(parent, innermost, sealedAt(seal, seal.path.length));
   }
 
-  /** The elements that have the sealed children: the container, and each open element. */
+  /** The elements that have the sealed children: the container, and each open element. @param {Seal} seal */
   #parents(seal) {
     const parents = [this.container];
     for (const { kind } of seal.path) {
@@ -130,7 +138,7 @@ export class StreamRenderer {
     return parents;
   }
 
-  /** Tell of the elements that were not sealed before. */
+  /** Tell of the elements that were not sealed before. @param {Seal} before @param {Seal} seal */
   #told(before, seal) {
     const parents = this.#parents(seal);
     const was = this.#parents(before);
@@ -144,8 +152,8 @@ export class StreamRenderer {
   }
 }
 
-/** Number of sealed children at a level. */
+/** Number of sealed children at a level. @param {Seal} seal @param {number} level */
 const sealedAt = (seal, level) => (level === 0 ? seal.sealed : seal.path[level - 1].sealed);
 
-/** Line ends as the parser counts them. */
+/** Line ends as the parser counts them. @param {string} source */
 const normalised = (source) => (source.includes("\r") ? source.replace(/\r\n?/g, "\n") : source);

@@ -2,10 +2,16 @@
 
 import { isOver, newTurn } from "./turn.js";
 
+/** @typedef {import("./turn.js").Turn} Turn */
+
 const FORMAT = "roundhouse.conversations";
 const MAX_BYTES = 100_000_000;
 
-/** Fields of a turn that a file has, beside those that it begins with, and what each may be. */
+/**
+ * Fields of a turn that a file has, beside those that it begins with, and what each may be.
+ *
+ * @type {Partial<Record<keyof Turn, string[]>>}
+ */
 const FIELDS = {
   status: ["string"],
   continuable: ["boolean"],
@@ -27,7 +33,9 @@ const FIELDS = {
 
 /** @param {import("./history.js").Kept[]} all @returns {string} */
 export function toText(all) {
-  const names = ["id", "parent", "question", "model", "fresh", ...Object.keys(FIELDS)];
+  const more = /** @type {(keyof Turn)[]} */ (Object.keys(FIELDS));
+  /** @type {(keyof Turn)[]} */
+  const names = ["id", "parent", "question", "model", "fresh", ...more];
   const conversations = all.map(({ entry, saved: { turns, leaf, settings } }) => ({
     ...entry,
     leaf,
@@ -41,7 +49,7 @@ export function toText(all) {
  * A branch for people to read.
  *
  * @param {string} title
- * @param {import("./turn.js").Turn[]} turns
+ * @param {Turn[]} turns
  */
 export function toMarkdown(title, turns) {
   const parts = turns.filter(isOver).flatMap(({ question, attachments, text, route, model, summary }) => [
@@ -52,7 +60,7 @@ export function toMarkdown(title, turns) {
   return [`# ${title}`, ...parts.map((part) => part.trim()).filter(Boolean)].join("\n\n") + "\n";
 }
 
-/** Have the browser save a text as a file. */
+/** Have the browser save a text as a file. @param {string} name @param {string} text */
 export function download(name, text) {
   const type = name.endsWith(".md") ? "text/markdown" : "application/json";
   const address = URL.createObjectURL(new Blob([text], { type }));
@@ -81,10 +89,11 @@ export async function fromFile(file) {
   try {
     return ours ? given.conversations.map(conversation) : (await import("./imports.js")).imported(given);
   } catch (error) {
-    throw new Error(`This file cannot be read: ${error.message}.`);
+    throw new Error(`This file cannot be read: ${/** @type {Error} */ (error).message}.`);
   }
 }
 
+/** @param {any} given @returns {import("./history.js").Kept} */
 function conversation({ id, title, pinned, folder = "", updated, turns, leaf, settings = {} }) {
   expect(id, ["string"], "id");
   expect(title, ["string"], "title");
@@ -96,11 +105,12 @@ function conversation({ id, title, pinned, folder = "", updated, turns, leaf, se
   return { entry, saved: { turns: turns.map(turn), leaf, settings } };
 }
 
-/** @returns {import("./turn.js").Turn} */
+/** @param {any} given @returns {Turn} */
 function turn(given) {
   for (const name of ["id", "question", "model"]) expect(given?.[name], ["string"], name);
   expect(given.parent, ["string", "null"], "parent");
   const { id, parent, question, model, fresh = false } = given;
+  /** @type {Record<string, any> & Turn} */
   const made = newTurn({ id, parent, question, model, fresh, now: null });
   for (const [name, kinds] of Object.entries(FIELDS)) {
     expect(given[name], kinds, name);
@@ -116,6 +126,7 @@ function turn(given) {
   return made;
 }
 
+/** @param {unknown} value @param {string[]} kinds @param {string} name */
 function expect(value, kinds, name) {
   if (!kinds.includes(value === null ? "null" : typeof value)) throw new Error(`${name} is ${typeof value}`);
 }

@@ -18,10 +18,10 @@ export class Tree {
     this.turns = new Map();
     for (const turn of turns) {
       // Turns that were kept before there were attachments and summaries have none.
-      const given = { attachments: [], settings: {}, omits: [], summary: false, ...turn };
-      this.turns.set(turn.id, { ...given, parent: this.turns.has(turn.parent) ? turn.parent : null });
+      const given = { attachments: [], settings: {}, omits: [], summary: false, .../** @type {Partial<Turn>} */ (turn) };
+      this.turns.set(turn.id, { ...turn, ...given, parent: this.turns.has(turn.parent ?? "") ? turn.parent : null });
     }
-    this.leaf = this.turns.has(leaf) ? leaf : (turns.at(-1)?.id ?? null);
+    this.leaf = this.turns.has(leaf ?? "") ? leaf : (turns.at(-1)?.id ?? null);
   }
 
   /** @returns {Saved} without settings */
@@ -34,30 +34,33 @@ export class Tree {
     return this.path(this.leaf);
   }
 
-  /** @returns {Turn[]} a turn and all that it follows, the first one first; none for null */
+  /** @param {string | null} id @returns {Turn[]} a turn and all that it follows, the first one first; none for null */
   path(id) {
     const found = [];
-    for (let turn = this.turns.get(id); turn; turn = this.turns.get(turn.parent)) found.unshift(turn);
+    for (let turn = this.turns.get(id ?? ""); turn; turn = this.turns.get(turn.parent ?? "")) found.unshift(turn);
     return found;
   }
 
-  /** Add a turn, and show the branch that it ends. */
+  /** Add a turn, and show the branch that it ends. @param {Turn} turn */
   add(turn) {
     this.turns.set(turn.id, turn);
     this.leaf = turn.id;
   }
 
-  /** @returns {Turn[]} the turns that follow a turn, or begin the conversation (null), the first asked first */
+  /**
+   * @param {string | null} id
+   * @returns {Turn[]} the turns that follow a turn, or begin the conversation (null), the first asked first
+   */
   after(id) {
     return [...this.turns.values()].filter((turn) => turn.parent === id);
   }
 
-  /** @returns {Turn[]} a turn and those asked in its place, but for attempts that failed without a word */
+  /** @param {Turn} turn @returns {Turn[]} it and those asked in its place, but for attempts that failed without a word */
   versions(turn) {
     return this.after(turn.parent).filter((one) => one.id === turn.id || one.text || one.status !== "failed");
   }
 
-  /** Show a turn, and of what follows it the newest. */
+  /** Show a turn, and of what follows it the newest. @param {Turn} turn */
   show(turn) {
     let last = turn;
     for (let next = this.after(last.id).at(-1); next; next = this.after(last.id).at(-1)) last = next;
@@ -76,8 +79,8 @@ export function renamed(branch, newId) {
   const ids = new Map(branch.map(({ id }) => [id, newId()]));
   return structuredClone(branch).map((turn) => ({
     ...turn,
-    id: ids.get(turn.id),
-    parent: ids.get(turn.parent) ?? null,
+    id: ids.get(turn.id) ?? turn.id,
+    parent: ids.get(turn.parent ?? "") ?? null,
     omits: turn.omits.map((id) => ids.get(id) ?? id),
   }));
 }

@@ -1,12 +1,22 @@
 /** One question and its answer on the page. */
 
-import { AnswerText, NOTES } from "./answer-text.js";
 import { el, icon } from "./dom.js";
 import { failureText } from "./failures.js";
-import { namesOf, questionParts } from "./question.js";
 import { routeCard } from "./route-card.js";
+import { AnswerText, NOTES, namesOf, questionParts } from "./turn-text.js";
 import { isOver } from "./turn.js";
 
+/**
+ * @typedef {import("./turn.js").Turn} Turn
+ *
+ * @typedef {object} Context
+ * @property {import("./api.js").Config["tiers"]} tiers
+ * @property {{open: boolean}} cards whether they are open
+ * @property {(id: string) => Turn | undefined} turnOf
+ * @property {(turn: Turn) => Turn[]} oldest the turns without which a question that found no room may find it
+ */
+
+/** @type {Record<string, string>} */
 const RATINGS = { up: "Good answer", down: "Bad answer" };
 const REASONS = {
   wrong: "Wrong",
@@ -17,12 +27,7 @@ const REASONS = {
 };
 
 export class TurnView {
-  /**
-   * @param {import("./turn.js").Turn} turn
-   * @param {{tiers: object, cards: {open: boolean}, turnOf: (id: string) => import("./turn.js").Turn | undefined,
-   *   oldest: (turn: import("./turn.js").Turn) => import("./turn.js").Turn[]}} context oldest: the turns without which
-   *   a question that found no room may find it
-   */
+  /** @param {Turn} turn @param {Context} context */
   constructor(turn, context) {
     this.turn = turn;
     this.context = context;
@@ -37,20 +42,17 @@ export class TurnView {
       ...questionParts(turn, context.turnOf),
       el("div", { class: "question-actions" }, button("edit", "edit", "Edit")),
     );
-    this.element = el(
-      "article",
-      { class: "turn" },
-      this.question,
-      el(
-        "div",
-        { class: "answer" },
-        el("h2", { class: "visually-hidden" }, "Answer"),
-        this.text.markdown,
-        this.text.waiting,
-        this.failure,
-        this.foot,
-      ),
+    this.answer = el(
+      "div",
+      { class: "answer" },
+      el("h2", { class: "visually-hidden" }, "Answer"),
+      this.text.markdown,
+      this.text.waiting,
+      this.failure,
+      this.foot,
     );
+    this.element = el("article", { class: "turn" }, this.question, this.answer);
+    /** @type {import("./turn.js").Route | null} */
     this.shownRoute = null;
     this.version = { number: 1, of: 1 };
     this.show();
@@ -66,7 +68,7 @@ export class TurnView {
     if (over) this.#showFailure();
   }
 
-  /** Say which of the versions of this turn it is. */
+  /** Say which of the versions of this turn it is. @param {number} number @param {number} of */
   setVersion = (number, of) => {
     if (number === this.version.number && of === this.version.of) return;
     this.version = { number, of };
@@ -87,7 +89,7 @@ export class TurnView {
     text.value = before;
     const leave = () => {
       this.question.replaceChildren(...shown);
-      this.question.querySelector("[data-action='edit']").focus();
+      /** @type {HTMLElement | null} */ (this.question.querySelector("[data-action='edit']"))?.focus();
     };
     const form = el(
       "form",
@@ -117,6 +119,7 @@ export class TurnView {
   #showFoot() {
     const { turn, context } = this;
     this.shownRoute = turn.route;
+    /** @type {HTMLElement[]} */
     const parts = [];
     if (NOTES[turn.status]) parts.push(el("p", { class: "note" }, NOTES[turn.status]));
     if (turn.preferredOver) parts.push(el("p", { class: "note" }, `Preferred over ${turn.preferredOver}`));
@@ -132,9 +135,10 @@ export class TurnView {
       if (this.version.of > 1) actions.append(this.#versions());
       parts.push(actions, this.reasons);
     }
-    if (turn.route) {
+    const { route } = turn;
+    if (route) {
       const { tiers, cards } = context;
-      parts.push(routeCard(turn, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
+      parts.push(routeCard({ ...turn, route }, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
     }
     this.foot.replaceChildren(...parts);
     this.showRating();
@@ -153,7 +157,9 @@ export class TurnView {
   /** Show what the server has noted. */
   showRating() {
     const { rating, reason } = this.turn;
-    for (const choice of this.foot.querySelectorAll("[aria-pressed]")) {
+    /** @type {NodeListOf<HTMLElement>} */
+    const choices = this.foot.querySelectorAll("[aria-pressed]");
+    for (const choice of choices) {
       const { action, value } = choice.dataset;
       choice.setAttribute("aria-pressed", String(value === (action === "rate" ? rating : reason)));
     }
@@ -190,6 +196,7 @@ export class TurnView {
   /** What can be done about a full context. */
   #waysOut() {
     const oldest = this.context.oldest(this.turn);
+    /** @param {string} action @param {string} label */
     const way = (action, label) => el("button", { type: "button", class: "quiet", "data-action": action }, label);
     const anew = way("anew", "Start anew");
     if (oldest.length === 0) return { told: "Ask with a shorter text.", buttons: [anew] };
@@ -219,12 +226,14 @@ function reasons() {
   return el("div", { class: "reasons", role: "group", "aria-label": label, hidden: true }, ...choices);
 }
 
+/** @param {string} action @param {string} symbol @param {string} label */
 const button = (action, symbol, label) =>
   el("button", { type: "button", class: "quiet", "data-action": action }, icon(symbol), el("span", {}, label));
 
-/** Show a button's icon only. */
+/** Show a button's icon only. @param {HTMLElement} button */
 function unlabelled(button) {
-  button.lastChild.className = "visually-hidden";
-  button.title = button.lastChild.textContent;
+  const label = /** @type {Element} */ (button.lastElementChild);
+  label.className = "visually-hidden";
+  button.title = label.textContent ?? "";
   return button;
 }

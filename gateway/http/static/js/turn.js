@@ -33,6 +33,10 @@
  * @property {"hit" | "miss" | "bypass"} cache
  * @property {string | null} cache_reason
  *
+ * @typedef {{input_tokens: number, output_tokens: number, input_tokens_details?: {cached_tokens: number}}} Usage
+ *
+ * @typedef {Record<string, any>} Event one of the protocol's
+ *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
  * @property {string | null} parent the turn that this one follows
@@ -50,9 +54,9 @@
  * @property {string | null} responseId
  * @property {number} sequence number of the last event seen
  * @property {Route | null} route the last `roundhouse.route` event
- * @property {object | null} usage
+ * @property {Usage | null} usage
  * @property {number | null} [cost] micro-dollars; null where the model has no price
- * @property {object | null} limits
+ * @property {{limit: number, remaining: number} | null} limits of tokens
  * @property {Failure | null} failure
  * @property {"up" | "down" | null} rating what the user has told the server of the answer
  * @property {string | null} [reason] why it is bad, if the user has said so
@@ -62,7 +66,9 @@
  * @property {number | null} endedAt milliseconds
  */
 
+/** @type {Set<Status>} */
 const FINAL = new Set(["completed", "incomplete", "cancelled", "failed"]);
+/** @type {Record<Status, Set<Status>>} */
 const NEXT = {
   sending: new Set(["streaming", ...FINAL]),
   streaming: FINAL,
@@ -120,7 +126,7 @@ export const isOver = (turn) => FINAL.has(turn.status);
  * Change `turn` by one event of its lane.
  *
  * @param {Turn} turn
- * @param {object} event
+ * @param {Event} event
  * @param {number} now milliseconds
  * @returns {boolean} whether the event was new
  */
@@ -138,7 +144,7 @@ export function applyEvent(turn, event, now) {
       move(turn, "streaming");
       break;
     case "roundhouse.route":
-      turn.route = event;
+      turn.route = /** @type {any} */ (event);
       break;
     case "roundhouse.limits":
       turn.limits = event.tokens;
@@ -159,7 +165,12 @@ export function applyEvent(turn, event, now) {
   return true;
 }
 
-/** A function call as part of an answer's text. The page offers no functions, but may show a response that has one. */
+/**
+ * A function call as part of an answer's text. The page offers no functions, but may show a response that has one.
+ *
+ * @param {{name: string, arguments: string}} call
+ * @param {boolean} follows whether it comes behind a text
+ */
 function callText({ name, arguments: given }, follows) {
   return `${follows ? "\n\n" : ""}Calls \`${name}\`\n\n\`\`\`json\n${given}\n\`\`\`\n`;
 }
@@ -238,6 +249,7 @@ export function speed(turn) {
   return { firstMs, tokensPerSecond: rated ? (tokens - 1) / seconds : null };
 }
 
+/** @param {Turn} turn @param {Record<string, any>} response @param {number} now milliseconds */
 function finish(turn, response, now) {
   move(turn, response.status);
   turn.usage = response.usage;
@@ -250,10 +262,11 @@ function finish(turn, response, now) {
   }
 }
 
+/** @param {Record<string, any>} error @returns {Failure} */
 function failureOf(error) {
   const after = Number(error.headers?.["retry-after"]);
   const [name, ...values] = (error.headers?.["x-roundhouse-limit-reached"] ?? "").split("; ");
-  const subject = values.find((value) => value.startsWith("subject="))?.slice("subject=".length);
+  const subject = values.find((/** @type {string} */ value) => value.startsWith("subject="))?.slice("subject=".length);
   return {
     message: error.message,
     code: error.code,
@@ -262,6 +275,7 @@ function failureOf(error) {
   };
 }
 
+/** @param {Turn} turn @param {Status} status */
 function move(turn, status) {
   if (!NEXT[turn.status].has(status)) throw new Error(`turn: illegal transition ${turn.status} -> ${status}`);
   turn.status = status;

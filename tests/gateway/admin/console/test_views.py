@@ -6,10 +6,9 @@ from typing import Literal
 
 import httpx2
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Request, expect
 
-from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
 from tests.gateway.admin.console.pages import (
     OPERATORS_VIEWS,
@@ -42,16 +41,16 @@ def test_axe_finds_nothing(
         page = tab.page
         page.goto("/admin/")
         expect(page.get_by_label("API key")).to_be_visible()
-        assert violations(tab) == []
+        assert violations(page) == []
         sign_in(page, OPERATOR)
         for address, heading in OPERATORS_VIEWS.items():
             open_view(page, address, heading)
-            assert violations(tab) == [], address
+            assert violations(page) == [], address
         for address, button in (("#/tenants/shop/keys", "Make a key"), ("#/adapters", "Upload an adapter")):
             open_view(page, address, OPERATORS_VIEWS[address])
             page.get_by_role("button", name=button).click()
             expect(page.get_by_role("dialog")).to_be_visible()
-            assert violations(tab) == [], button
+            assert violations(page) == [], button
             page.keyboard.press("Escape")
             expect(page.get_by_role("button", name=button)).to_be_focused()
 
@@ -129,9 +128,3 @@ def test_a_spent_budget_closes_no_view(tab: Visit, shop: Shop, operator: httpx2.
     for address, heading in admins_views("shop").items():
         open_view(tab.page, address, heading)
         expect(tab.page.get_by_role("alert")).to_have_count(0)
-
-
-def violations(tab: Visit) -> list[str]:
-    """What axe has to say, a line each."""
-    found = Axe().run(tab.page).response["violations"]
-    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]

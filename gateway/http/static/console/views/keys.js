@@ -1,6 +1,7 @@
 /** Keys of a tenant: made, rotated, changed, revoked. A key itself is shown once. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { remembered, storageOf } from "../../js/storage.js";
 import { pageOf } from "../address.js";
 import { Change } from "../change.js";
 import { duration } from "../format.js";
@@ -28,7 +29,7 @@ export function Keys({ parts, query }) {
   const [made, setMade] = useState(null);
   const read = useRead(pageOf(path, query));
   const close = () => setOpen(null);
-  const done = (answer) => (close(), setMade(answer?.key ?? null), read.again());
+  const done = (answer) => (close(), setMade(answer?.key ? answer : null), read.again());
   const button = (dialog, key, title) =>
     html`<button type="button" aria-label=${`${title} ${nameOf(key)}`} onClick=${() => setOpen({ dialog, key })}>${title}</button>`;
   const columns = [
@@ -53,7 +54,7 @@ export function Keys({ parts, query }) {
     <${List} of=${read} parts=${parts} query=${query} caption="Keys" columns=${columns} by=${({ id }) => id}
       empty="There is no key yet." />
     ${open && html`<${open.dialog} path=${path} apiKey=${open.key} onClose=${close} onDone=${done} />`}
-    ${made && html`<${MadeKey} text=${made} onClose=${() => setMade(null)} />`}
+    ${made && html`<${MadeKey} text=${made.key} chats=${made.record.scopes.includes("chat")} onClose=${() => setMade(null)} />`}
   `;
 }
 
@@ -61,7 +62,7 @@ export function Keys({ parts, query }) {
 const nameOf = ({ description, id }) => description || id;
 
 /** The key itself, until the dialog is closed. */
-function MadeKey({ text, onClose }) {
+function MadeKey({ text, chats, onClose }) {
   const [copied, setCopied] = useState(false);
   const copy = () => navigator.clipboard.writeText(text).then(() => setCopied(true), () => {});
   return html`<${Dialog} title="The new key" onClose=${onClose}>
@@ -69,10 +70,20 @@ function MadeKey({ text, onClose }) {
     <pre class="made" tabindex="0">${text}</pre>
     <div class="actions">
       ${navigator.clipboard && html`<button type="button" class="primary" onClick=${copy}>Copy</button>`}
+      ${chats && html`<button type="button" onClick=${() => chatWith(text)}>Chat with it</button>`}
       <button type="button" onClick=${onClose}>I have it</button>
       <span role="status">${copied && "Copied."}</span>
     </div>
   </${Dialog}>`;
+}
+
+/** Open the chat page with a key: a tab begins with a copy of what the one that opens it keeps just then. */
+function chatWith(text) {
+  const kept = remembered(storageOf("sessionStorage"), "key");
+  const before = kept.get();
+  kept.set(text);
+  open("../");
+  kept.set(before);
 }
 
 /** @param {{path: string, apiKey: any, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */

@@ -22,7 +22,11 @@
  * @typedef {Text | Element} Node
  */
 
-/** Tokens that open an element of the same tag without attributes, but for those named here. */
+/**
+ * Tokens that open an element of the same tag without attributes, but for those named here.
+ *
+ * @type {Record<string, string[]>}
+ */
 const KEPT = { ol: ["start"] };
 
 /**
@@ -49,23 +53,26 @@ export function nodesOf(tokens) {
   return stack[0].children;
 }
 
-/** @returns {Block} */
+/** @param {Token} token @returns {Block} */
 function open(token) {
   const { tag, type } = token;
   if (type === "table_open") {
     const table = element("table", {}, []);
     return block(token, element("div", { class: "table", tabindex: "0" }, [table]), { inner: table });
   }
+  /** @type {Record<string, string>} */
   const attributes = {};
   for (const [name, value] of token.attrs ?? []) {
     if (KEPT[tag]?.includes(name)) attributes[name] = String(value);
     // The policy forbids style attributes, which the parser uses for a column's alignment.
     else if (name === "style") attributes.class = value.replace("text-align:", "align-");
   }
+  // The turn's own heading is one of the second level, and those of its answer are below it.
+  if (token.type === "heading_open") attributes["aria-level"] = String(Number(tag[1]) + 2);
   return block(token, element(tag, attributes, []));
 }
 
-/** @returns {Block} */
+/** @param {Token} token @returns {Block} */
 function leaf(token) {
   if (token.type === "hr") return block(token, element("hr", {}, []));
   if (token.type === "math") return block(token, math(token));
@@ -75,14 +82,16 @@ function leaf(token) {
   const head = element("div", { class: "code-head" }, [element("span", {}, [{ text: language || "text" }]), button]);
   const whole = element("div", { class: "code" }, [head, element("pre", { tabindex: "0" }, [code])]);
   const lines = token.content.split("\n").length - (token.content.endsWith("\n") || token.content === "" ? 1 : 0);
-  const [from, to] = token.map;
+  const [from, to] = token.map ?? [0, 0];
   return block(token, whole, { inner: code, closed: token.type === "code_block" || to - from > lines + 1 });
 }
 
-/** @returns {Node[]} */
+/** @param {Token[]} tokens @returns {Node[]} */
 function inlineNodes(tokens) {
-  const stack = [element("root", {}, [])];
-  const add = (node) => stack.at(-1).children.push(node);
+  const root = element("root", {}, []);
+  const stack = [root];
+  /** @param {Node} node */
+  const add = (node) => (stack.at(-1) ?? root).children.push(node);
   for (const token of tokens) {
     if (token.type.endsWith("_open")) {
       const opened = element(token.tag, token.type === "link_open" ? link(token) : {}, []);
@@ -103,11 +112,12 @@ function inlineNodes(tokens) {
       add({ text: token.content });
     }
   }
-  return merged(stack[0].children);
+  return merged(root.children);
 }
 
-/** Texts that follow each other are one. */
+/** Texts that follow each other are one. @param {Node[]} nodes @returns {Node[]} */
 function merged(nodes) {
+  /** @type {Node[]} */
   const found = [];
   for (const node of nodes) {
     const last = found.at(-1);
@@ -117,23 +127,27 @@ function merged(nodes) {
   return found;
 }
 
+/** @type {(tokens: Token[]) => string} */
 const plain = (tokens) => tokens.map((token) => (token.children ? plain(token.children) : token.content)).join("");
 
+/** @param {Token} token @returns {Record<string, string>} */
 function link(token) {
+  /** @param {string} name */
   const of = (name) => token.attrs?.find(([given]) => given === name)?.[1];
   const title = of("title");
   const attributes = { href: of("href") ?? of("src") ?? "", target: "_blank", rel: "noopener noreferrer" };
   return title ? { ...attributes, title } : attributes;
 }
 
-/** A formula is its source until it is drawn; one without an end stays so. */
+/** A formula is its source until it is drawn; one without an end stays so. @param {Token} token */
 function math({ content, meta }) {
+  /** @type {Record<string, string>} */
   const drawn = meta.tex === null ? {} : { "data-tex": meta.tex, "data-source": content };
   return element("span", { class: meta.display ? "math display" : "math", ...drawn }, [{ text: content }]);
 }
 
-/** @returns {Element} */
+/** @type {(tag: string, attributes: Record<string, string>, children: Node[]) => Element} */
 const element = (tag, attributes, children) => ({ tag, attributes, children });
 
-/** @returns {Block} */
+/** @type {(token: Token, given: Element, more?: Partial<Block>) => Block} */
 const block = ({ map }, given, more = {}) => ({ ...given, from: map?.[0] ?? 0, to: map?.[1] ?? 0, ...more });

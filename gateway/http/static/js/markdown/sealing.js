@@ -30,8 +30,6 @@
  * @property {Open[]} path open elements from the outermost to the innermost
  */
 
-import { Lines, continued } from "./lines.js";
-
 /** A shorter block is parsed as a whole: looking into it would save nothing. */
 const DEEP = 1024;
 
@@ -39,6 +37,11 @@ const DEEP = 1024;
 const CUT_FROM = 1024;
 const CUT_TO = 1536;
 
+/** What begins an item, and a quote. */
+const MARKER = /^ {0,3}(?:[-+*]|\d{1,9}[.)])(?: {1,4}(?! )| (?= {4})|$)/;
+const QUOTE = /^ {0,3}> ?/;
+
+/** @type {Record<string, Open["kind"]>} */
 const KINDS = { ul: "list", ol: "list", li: "item", blockquote: "quote", p: "text" };
 
 /** @returns {Seal} of a text of which nothing is sealed */
@@ -56,6 +59,7 @@ export const skeletonOf = (seal) => seal.path.map((open) => open.skeleton).join(
  */
 export function levelsOf(nodes, { path }) {
   const levels = [];
+  /** @type {any[]} */
   let children = nodes;
   for (const open of path) {
     const [own, ...others] = children;
@@ -66,12 +70,13 @@ export function levelsOf(nodes, { path }) {
   return [...levels, children];
 }
 
-/** @returns {Open["kind"] | null} null for an element that does not grow, or only as a whole */
+/** @param {any} node @returns {Open["kind"] | null} null for an element that does not grow, or only as a whole */
 function kindOf(node) {
   if (node.inner) return node.inner.tag === "table" ? "table" : "code";
   return KINDS[node.tag] ?? (/^h[1-6]$/.test(node.tag) ? "text" : null);
 }
 
+/** @param {any} node @param {Open["kind"]} kind @returns {any[]} */
 function behindSkeleton(node, kind) {
   if (kind === "table") return rowsOf(node);
   if (kind === "code") return node.inner.children;
@@ -80,6 +85,7 @@ function behindSkeleton(node, kind) {
   return x.text.length > 1 ? [{ text: x.text.slice(1) }, ...others] : others;
 }
 
+/** @type {(table: any) => Block[]} */
 const rowsOf = (table) => table.inner.children[1]?.children ?? [];
 
 /**
@@ -109,12 +115,16 @@ export function sealLines(seal, rest, parse) {
 /**
  * All but the last of what is new, sealed.
  *
+ * @param {Seal} seal
+ * @param {Lines} lines
+ * @param {Parse} parse
  * @returns {{ whole: Seal, last: Block | undefined, parent: Open | undefined }} `last`: what is not sealed in `parent`,
  *   the innermost open element (the top level, if undefined); undefined if nothing is new
  */
 function newest(seal, lines, parse) {
   const levels = levelsOf(parse(lines.text), seal);
   const depth = levels.findIndex((level, index) => level.length > 0 || index === seal.path.length);
+  /** @type {any[]} */
   const children = levels[depth];
   const path = seal.path.slice(0, depth).map((open) => ({ ...open, from: -1 }));
   const parent = path.at(-1);
@@ -134,7 +144,14 @@ function newest(seal, lines, parse) {
   return { whole: { start: seal.start + lines.offset(rows ? last.to : last.from), sealed, path }, last, parent };
 }
 
-/** Whether the text from a seal on is parsed as it was in its place. */
+/**
+ * Whether the text from a seal on is parsed as it was in its place.
+ *
+ * @param {Seal} seal
+ * @param {string} rest
+ * @param {Block | null} expected
+ * @param {Parse} parse
+ */
 function fits(seal, rest, expected, parse) {
   let levels;
   try {
@@ -147,15 +164,20 @@ function fits(seal, rest, expected, parse) {
 }
 
 const PLACES = new Set(["from", "to", "inner", "closed"]);
+/** @param {Node[] | undefined} nodes */
 const shape = (nodes) => JSON.stringify(nodes, (key, value) => (PLACES.has(key) ? undefined : value));
 
 /**
  * The open elements in which the last block ends, from the outermost to the innermost, each with its last child, which
  * is not sealed (null where all is), and the line in which what is not sealed begins.
  *
+ * @param {Block} node
+ * @param {Open[]} path
+ * @param {Lines} lines
  * @returns {{ open: Open, remains: Block | null, line: number }[]}
  */
 function openIn(node, path, lines) {
+  /** @type {{ open: Open, remains: Block | null, line: number }[]} */
   const found = [];
   const containers = [...path];
   for (let at = node; at; at = found.at(-1).remains) {
@@ -184,7 +206,14 @@ function openIn(node, path, lines) {
   return found;
 }
 
-/** @returns {string | null} null if a line has tabs, or goes on with a paragraph without its prefix */
+/**
+ * @param {Lines} lines
+ * @param {Block} node
+ * @param {Open} open
+ * @param {Block | null} remains
+ * @param {Open[]} containers
+ * @returns {string | null} null if a line has tabs, or goes on with a paragraph without its prefix
+ */
 function skeletonIn(lines, node, open, remains, containers) {
   if (open.kind === "list") {
     const item = { ...open, kind: "item", from: remains.from };
@@ -228,6 +257,9 @@ export function sealText(seal, rest, parse) {
 }
 
 /**
+ * @param {Seal} seal
+ * @param {Lines} lines
+ * @param {Parse} parse
  * @returns {{ path: Open[], begins: number, sealed: number } | null} the open elements, of which the innermost is a
  *   paragraph or heading that begins at this position of the rest; null if the rest ends with something else
  */
@@ -247,14 +279,21 @@ function withText(seal, lines, parse) {
   return { path: [...path.map((each) => ({ ...each, from: -1 })), open], begins, sealed: whole.sealed };
 }
 
-/** @returns {Node[] | undefined} the children of the paragraph or heading at the end of `blocks`, if there is one */
+/**
+ * @param {any[] | undefined} blocks
+ * @returns {Node[] | undefined} the children of the paragraph or heading at their end, if there is one
+ */
 function lastText(blocks) {
   let at = blocks?.at(-1);
   while (at?.children && kindOf(at) !== "text") at = at.children.at(-1);
   return at?.children;
 }
 
-/** The last line's end or space outside of code, links, emphasis and formulas; else the last at all. */
+/**
+ * The last line's end or space outside of code, links, emphasis and formulas; else the last at all.
+ *
+ * @param {string} piece
+ */
 function placeOfCut(piece) {
   for (const separator of ["\n", " "]) {
     for (let at = piece.lastIndexOf(separator); at >= CUT_FROM; at = piece.lastIndexOf(separator, at - 1)) {
@@ -265,8 +304,85 @@ function placeOfCut(piece) {
   return at >= CUT_FROM ? at : CUT_TO;
 }
 
+/** @param {string} text */
 function balanced(text) {
   const count = (character) => text.split(character).length - 1;
   const even = ["`", "*", "~", "$"].every((character) => count(character) % 2 === 0);
   return even && count("[") === count("]") && count("(") === count(")");
+}
+
+/** The prefix of an element's further lines: an item's marker becomes spaces, a quote's stays. */
+const continued = (/** @type {string} */ prefix) => prefix.replace(/[^>]/g, " ");
+
+/** The lines of a skeleton and the text behind it, and what stands in front of an element's content in each. */
+class Lines {
+  /**
+   * @param {string} skeleton
+   * @param {string} rest
+   */
+  constructor(skeleton, rest) {
+    this.text = skeleton + rest;
+    this.rest = rest.length;
+    this.skeleton = skeleton.length;
+    this.starts = [0];
+    for (let at = this.text.indexOf("\n"); at >= 0; at = this.text.indexOf("\n", at + 1)) this.starts.push(at + 1);
+  }
+
+  /** Number of lines of the rest, the empty one after the last line's end included. */
+  get count() {
+    return this.starts.length - this.starts.findIndex((start) => start >= this.skeleton);
+  }
+
+  /** Position in the rest at which a line begins. @param {number} number */
+  offset(number) {
+    return Math.max(0, this.starts[number] - this.skeleton);
+  }
+
+  /**
+   * A line, with the prefix of those that go on with the same elements.
+   *
+   * @param {number} number
+   * @param {string} prefix
+   */
+  again(number, prefix) {
+    return `${continued(prefix)}${this.#line(number).slice(prefix.length)}\n`;
+  }
+
+  /**
+   * What a line has in front of the content of `containers`: indentation, and markers of those that begin in it, whose
+   * width this sets.
+   *
+   * @param {number} number
+   * @param {Open[]} containers
+   * @returns {string | null} null if it has tabs, or goes on with a paragraph without the prefix
+   */
+  prefix(number, containers) {
+    let rest = this.#line(number);
+    let prefix = "";
+    for (const open of containers) {
+      let found = "";
+      if (open.kind === "quote") found = QUOTE.exec(rest)?.[0] ?? null;
+      else if (open.kind === "item") found = indent(open, rest, number);
+      if (found === null) return null;
+      prefix += found;
+      rest = rest.slice(found.length);
+    }
+    return prefix.includes("\t") ? null : prefix;
+  }
+
+  /** @param {number} number */
+  #line(number) {
+    return this.text.slice(this.starts[number], (this.starts[number + 1] ?? this.text.length + 1) - 1);
+  }
+}
+
+/** @param {Open} item @param {string} rest @param {number} number */
+function indent(item, rest, number) {
+  if (item.from !== number) return rest.startsWith(" ".repeat(item.width)) ? " ".repeat(item.width) : null;
+  const marker = MARKER.exec(rest)?.[0];
+  if (marker === undefined) return null;
+  // An item whose first line is empty has its content one column behind its marker.
+  const whole = marker.endsWith(" ") ? marker : `${marker} `;
+  item.width = whole.length;
+  return whole;
 }

@@ -1,20 +1,31 @@
-/** What was asked, on the page: its text, its files, and which earlier turns the model does not read any more. */
+/** The texts of a turn on the page: what was asked, and the answer while it grows and afterwards. */
 
-import { el } from "./dom.js";
+import { el, icon } from "./dom.js";
+import { drawWithin, highlightWithin } from "./sealed.js";
+import { StreamRenderer } from "./stream.js";
+import { isOver } from "./turn.js";
 
 /** Lines of a question, or characters of about as many, beyond which it is folded. */
 const FOLD_LINES = 12;
 const FOLD_CHARACTERS = 1500;
 const NAME = 60;
 
+/** What is said below a text that is not the whole answer. @type {Record<string, string>} */
+export const NOTES = {
+  cancelled: "Stopped",
+  incomplete: "Cut off: the answer reached its length limit, or a rule of this server ended it",
+};
+
 /**
+ * What was asked: its text, its files, and which earlier turns the model does not read any more.
+ *
  * @param {import("./turn.js").Turn} turn
  * @param {(id: string) => import("./turn.js").Turn | undefined} turnOf
  * @returns {HTMLElement[]}
  */
 export function questionParts(turn, turnOf) {
   const { attachments, omits, summary } = turn;
-  const omitted = omits.map(turnOf).filter(Boolean);
+  const omitted = omits.map(turnOf).filter((turn) => turn !== undefined);
   const mark = summary
     ? `Summary of ${namesOf(omitted)}. The model reads it in their place.`
     : `Not read by the model from here on: ${namesOf(omitted)}.`;
@@ -34,7 +45,7 @@ export function namesOf(turns) {
   }).join(", ");
 }
 
-/** A file, folded; its text comes into the page when it is unfolded. */
+/** A file, folded; its text comes into the page when it is unfolded. @param {import("./turn.js").Attachment} file */
 function attachedFile({ name, text }) {
   const shown = el("pre", { tabindex: 0, "aria-label": name, dir: "auto" });
   const file = el("details", { class: "attached" }, el("summary", {}, name), shown);
@@ -46,6 +57,7 @@ function attachedFile({ name, text }) {
 function textParts(text) {
   const shown = el("p", { dir: "auto" }, text);
   if (text.split("\n").length <= FOLD_LINES && text.length <= FOLD_CHARACTERS) return [shown];
+  /** @param {boolean} folded */
   const fold = (folded) => {
     shown.classList.toggle("folded", folded);
     toggle.setAttribute("aria-expanded", String(!folded));
@@ -55,4 +67,30 @@ function textParts(text) {
   toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
   fold(true);
   return [shown, toggle];
+}
+
+/** The text of an answer. */
+export class AnswerText {
+  constructor() {
+    this.markdown = el("div", { class: "markdown" });
+    this.told = el("span");
+    this.waiting = el("div", { class: "waiting" }, icon("turntable"), this.told);
+    this.stream = new StreamRenderer(this.markdown, (element) => {
+      highlightWithin(element);
+      drawWithin(element);
+    });
+  }
+
+  /**
+   * Show what has changed. Called often: what is expensive happens once per frame.
+   *
+   * @param {import("./turn.js").Turn} turn
+   */
+  show(turn) {
+    const over = isOver(turn);
+    if (over) this.stream.finish(turn.text);
+    else this.stream.update(turn.text);
+    this.waiting.hidden = over;
+    this.told.textContent = turn.stopping ? "Stopping…" : turn.text ? "" : "Thinking…";
+  }
 }

@@ -1,0 +1,130 @@
+/** What sealed elements of an answer get: colours for code, formulas as MathML. Libraries are loaded when needed. */
+
+import { patch, styled } from "./dom.js";
+
+/** Language file -> the names it goes by. @type {Record<string, string[]>} */
+const FILES = {
+  bash: ["sh", "shell", "zsh", "console"],
+  c: ["h"],
+  cpp: ["c++", "cc", "hpp", "cuda"],
+  css: [],
+  diff: ["patch"],
+  dockerfile: ["docker"],
+  go: ["golang"],
+  http: [],
+  ini: ["toml", "conf"],
+  java: [],
+  javascript: ["js", "jsx", "mjs"],
+  json: ["jsonc"],
+  lua: [],
+  makefile: ["make"],
+  markdown: ["md"],
+  python: ["py"],
+  rust: ["rs"],
+  sql: [],
+  typescript: ["ts", "tsx"],
+  xml: ["html", "svg"],
+  yaml: ["yml"],
+};
+
+const FILE_OF = new Map(Object.entries(FILES).flatMap(([file, names]) => [file, ...names].map((name) => [name, file])));
+
+/** Longer blocks stay plain: colouring them would hold up the page. */
+const MAX_CODE = 50_000;
+
+/** Colour blocks of code. @param {Element} block a sealed element of an answer */
+export function highlightWithin(block) {
+  for (const code of block.querySelectorAll("pre > code")) highlight(code);
+}
+
+/** Colour a `code` element, if its language is known and it has no colours yet. @param {Element} code */
+export async function highlight(code) {
+  const name = code.className.replace("language-", "").toLowerCase();
+  const file = FILE_OF.get(name);
+  const source = code.textContent ?? "";
+  if (!file || code.firstElementChild || source.length > MAX_CODE) return;
+  const [{ default: highlighter }, { default: language }] = await Promise.all([
+    import("../vendor/highlight/core.js"),
+    import(`../vendor/highlight/languages/${file}.js`),
+  ]);
+  if (!highlighter.getLanguage(file)) highlighter.registerLanguage(file, language);
+  const { _emitter: tree } = highlighter.highlight(source, { language: file, ignoreIllegals: true });
+  // A later rendering may have replaced the text in the meantime.
+  if (code.textContent === source) patch(code, tree.root.children.map(node));
+}
+
+/**
+ * A node of the highlighter's tree, with the classes that its CSS has.
+ *
+ * @param {any} given
+ * @returns {import("./markdown/nodes.js").Node}
+ */
+function node(given) {
+  if (typeof given === "string") return { text: given };
+  const [first, ...others] = given.scope.split(".");
+  const names = given.scope.startsWith("language:")
+    ? [given.scope.replace("language:", "language-")]
+    : [`hljs-${first}`, ...others.map((/** @type {string} */ name, /** @type {number} */ index) => name + "_".repeat(index + 1))];
+  return { tag: "span", attributes: { class: names.join(" ") }, children: given.children.map(node) };
+}
+
+/** Limits for what a formula may ask for: macros that it expands, ems of its largest piece. */
+const LIMITS = { maxExpand: 1000, maxSize: [50, 1000] };
+
+/** A longer one stays text: drawing it would hold up the page. */
+const MAX_FORMULA = 5000;
+
+/** Draw formulas as MathML. @param {Element} block a sealed element of an answer */
+export async function drawWithin(block) {
+  /** @type {NodeListOf<HTMLElement>} */
+  const inside = block.querySelectorAll("[data-tex]");
+  const formulas = [...inside];
+  if (block instanceof HTMLElement && block.matches("[data-tex]")) formulas.push(block);
+  if (formulas.length === 0) return;
+  const [{ default: temml }] = await Promise.all([
+    import("../vendor/temml/temml.js"),
+    styled("../vendor/temml/temml.css"),
+  ]);
+  for (const formula of formulas) draw(temml, formula);
+}
+
+/** @param {any} temml @param {HTMLElement} formula */
+function draw(temml, formula) {
+  const { tex = "", source = "" } = formula.dataset;
+  if (formula.firstElementChild || tex.length > MAX_FORMULA) return;
+  try {
+    temml.render(tex, formula, { displayMode: formula.classList.contains("display"), throwOnError: true, ...LIMITS });
+  } catch {
+    formula.textContent = source; // no TeX that is known
+  }
+}
+
+/**
+ * Copying a part of an answer gives its formulas as they were written.
+ *
+ * @param {HTMLElement} element
+ */
+export function copiesSources(element) {
+  element.addEventListener("copy", (event) => {
+    const selection = document.getSelection();
+    if (!selection || selection.rangeCount === 0) return;
+    const part = selection.getRangeAt(0).cloneContents();
+    /** @type {NodeListOf<HTMLElement>} */
+    const formulas = part.querySelectorAll("[data-source]");
+    if (formulas.length === 0) return;
+    for (const formula of formulas) formula.replaceChildren(formula.dataset.source ?? "");
+    event.clipboardData?.setData("text/plain", textOf(part));
+    event.preventDefault();
+  });
+}
+
+/** The text of a part of the page with its line breaks, which only what is laid out has. @param {Node} part */
+function textOf(part) {
+  const holder = document.createElement("div");
+  holder.className = "copied markdown";
+  holder.append(part);
+  document.body.append(holder);
+  const text = holder.innerText;
+  holder.remove();
+  return text;
+}

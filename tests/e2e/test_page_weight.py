@@ -1,0 +1,38 @@
+"""How much the chat page asks for, and when."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import ScriptedServer, needs_chromium, visit
+from tests.e2e.page import connected
+
+pytestmark = needs_chromium
+
+LOADED = """["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
+  .map(({ name, transferSize }) => [new URL(name).pathname, transferSize])"""
+
+
+def loaded(page: Page) -> dict[str, int]:
+    """Bytes by path of what the page came to, headers included; 0: the browser had it."""
+    page.goto("/")
+    connected(page)
+    expect(page.locator("#model option", has_text="pirate")).to_have_count(1)
+    found: list[tuple[str, int]] = page.evaluate(LOADED)
+    assert len(dict(found)) == len(found), "something was asked for twice"
+    return dict(found)
+
+
+def test_the_first_visit_is_small_and_the_second_asks_for_what_may_change(
+    browser: Browser, server: ScriptedServer
+) -> None:
+    """45 requests and 150 KB, with the icon and the WebSocket, which the browser does not list. All files are named by
+    the page itself, so that none of them is found late."""
+    with visit(browser, server.url) as tab:
+        first = loaded(tab.page)
+        assert len(first) + 2 <= 45, sorted(first)
+        assert sum(first.values()) <= 150_000
+        html = tab.context.request.get("/").text()
+        assert not {path for path in first if path.startswith("/static/") and path[1:] not in html}
+        again = loaded(tab.context.new_page())
+        assert {path for path, size in again.items() if size} == {"/", "/ui/config.json", "/v1/models", "/v1/tickets"}
