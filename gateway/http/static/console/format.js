@@ -68,7 +68,7 @@ export function shown(name, value) {
   if (isNone(value)) return NONE;
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.length ? value.map((each) => shown(name, each)).join(", ") : "none";
-  if (typeof value === "object") return JSON.stringify(value);
+  if (typeof value === "object") return Object.keys(value).length ? JSON.stringify(value) : "none";
   if (TOKEN_PRICES.has(name) && typeof value === "number") return `${money(value)} per million tokens`;
   if (typeof value !== "number") return value === "" ? NONE : value;
   if (name.startsWith("spend") || name.includes("microdollars")) return money(value);

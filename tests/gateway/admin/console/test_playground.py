@@ -44,8 +44,9 @@ def test_answers_stand_side_by_side_with_what_they_took(tab: Visit, chatting: st
     expect(page.get_by_text("All answers have ended.")).to_be_visible()
     lanes = page.locator(".lane")
     expect(lanes).to_have_count(2)
-    for lane in lanes.all():
-        expect(lane.get_by_role("heading")).to_have_text("tiny-small (small)")
+    for lane, name in zip(lanes.all(), ("small", "tiny-small"), strict=True):
+        expect(lane.get_by_role("heading")).to_have_text(name)
+        expect(lane).to_contain_text("tiny-small (small)")
         expect(lane.locator("div", has_text="Tokens written").last).to_contain_text("8")
         expect(lane).to_contain_text("First token")
         expect(lane.locator(".text")).not_to_be_empty()

@@ -23,7 +23,7 @@ def test_a_session_that_is_ended_signs_its_browser_out(
         expect(other.page.get_by_role("navigation", name="Views")).to_be_visible()
         sign_in(tab.page, OPERATOR)
         open_view(tab.page, "#/sessions", "Sessions")
-        row(tab.page, "one-time address").get_by_role("button", name="End the session").press("Enter")
+        row(tab.page, "one-time address").get_by_role("button", name="End the session of operator").press("Enter")
         press(tab.page, "End")
         expect(tab.page.get_by_text("Nobody has signed in with a browser.")).to_be_visible()
         other.page.get_by_role("link", name="Tenants").press("Enter")

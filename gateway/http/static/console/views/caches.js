@@ -70,9 +70,9 @@ const STANDINGS = {
   broken: () => "not given: too many are wrong",
 };
 const BANDS = [
-  { title: "Right by the model from", cell: ({ bound }) => share(bound) },
-  { title: "Compared with fresh ones", number: true, cell: ({ compared }) => count(compared) },
-  { title: "Of these wrong", number: true, cell: ({ wrong }) => count(wrong) },
+  { title: "Sure from", cell: ({ bound }) => share(bound) },
+  { title: "Compared", number: true, cell: ({ compared }) => count(compared) },
+  { title: "Wrong", number: true, cell: ({ wrong }) => count(wrong) },
   { title: "Share wrong", number: true, cell: ({ compared, share: wrong }) => (compared ? share(wrong) : NONE) },
   { title: "Interval", number: true, cell: ({ compared, low, high }) => (compared ? `${share(low)} to ${share(high)}` : NONE) },
   { title: "State", cell: (band) => STANDINGS[band.standing](band) },
@@ -81,7 +81,7 @@ const BANDS = [
 /** How many answers to similar questions are wrong, beside how many may be. */
 function Similar({ promise, bands }) {
   return html`<h2>Answers to similar questions</h2>
-    <p>At most ${share(promise)} may be wrong.</p>
+    <p>At most ${share(promise)} may be wrong. By how sure the model is of them, and how many that were compared with fresh ones were wrong:</p>
     <${Table} caption="Answers to similar questions" columns=${BANDS} rows=${bands} empty="Nothing was compared." />`;
 }
 

@@ -163,6 +163,7 @@ async function follow(api, turn, body, signal, changed) {
 function Lane({ turn }) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const pairs = [
+    ["Answered by", turn.route && nameOf(turn)],
     ["First token", milliseconds(firstMs)],
     ["Tokens a second", tokensPerSecond === null ? null : count(Math.round(tokensPerSecond))],
     ["Tokens read", count(turn.usage?.input_tokens)],
@@ -171,7 +172,7 @@ function Lane({ turn }) {
     ["Cache", turn.route?.cache],
   ];
   return html`<section class="lane" aria-label=${turn.model}>
-    <h2>${nameOf(turn)}</h2>
+    <h2>${turn.model}</h2>
     <p class="text" dir="auto">${turn.text}</p>
     ${turn.failure && html`<p class="failure" role="alert">${failureText(turn.failure, new Date())}</p>`}
     ${ENDS[turn.status] && html`<p class="note">${ENDS[turn.status]}</p>`}

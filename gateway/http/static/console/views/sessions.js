@@ -39,7 +39,7 @@ export function Sessions({ parts, query }) {
   `;
 }
 
-const whoseOf = ({ user, operator, method }) => `${user ?? method}${operator ? " (operator)" : ""}`;
+const whoseOf = ({ user, operator }) => (user ? `${user}${operator ? " (operator)" : ""}` : operator ? "operator" : "somebody");
 
 function End({ session, onClose, onDone }) {
   const warning = session.current ? "You are signed out here." : "Its pages have to sign in again, within a second.";
