@@ -1,6 +1,6 @@
 /** The view and its filters, in the fragment of the address: `#/tenants/acme/keys?user=ada`. No server logs it. */
 
-import { useEffect, useState } from "../vendor/preact/hooks.js";
+import { useLayoutEffect, useState } from "../vendor/preact/hooks.js";
 
 /**
  * @typedef {object} Address
@@ -38,7 +38,8 @@ export const pageOf = (path, { cursor }) => withQuery(path, cursor ? [["cursor",
 /** The address of now; who uses it is drawn again when it changes. */
 export function useAddress() {
   const [address, setAddress] = useState(readAddress);
-  useEffect(() => {
+  // At once: an address that changes before anybody listens would be missed.
+  useLayoutEffect(() => {
     const read = () => setAddress(readAddress());
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);
