@@ -58,7 +58,7 @@ export class AdminApi {
     try {
       return await answerOf(this.request(`v1/${path}`, options));
     } catch (failure) {
-      if (failure.status === 401) this.onRefused(failure);
+      if (failure instanceof ApiFailure && failure.status === 401) this.onRefused(failure);
       throw failure;
     }
   }

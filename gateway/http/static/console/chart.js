@@ -53,7 +53,7 @@ export function highestBar(rows) {
   return Math.max(0, ...sums.values());
 }
 
-/** The parts with the largest sums, as many as there are colours. */
+/** The parts with the largest sums, as many as there are colours. @param {{part: string, value: number}[]} rows */
 function largest(rows) {
   const sums = new Map();
   for (const { part, value } of rows) sums.set(part, (sums.get(part) ?? 0) + value);

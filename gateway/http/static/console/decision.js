@@ -12,8 +12,11 @@ const NEVER = 1e9;
  *   delays?: Record<string, number>, price: number}} props by tier; without `delays`: no request waits
  */
 export function Tiers({ chosen, values, costs, utilities, delays = {}, price }) {
+  /** @param {number | undefined} value */
   const number = (value) => (value === undefined ? NONE : value.toFixed(3));
+  /** @param {number} value */
   const weighed = (value) => (price < NEVER ? number(value) : NONE);
+  /** @type {import("./parts.js").Column[]} */
   const columns = [
     { title: "Tier", cell: (name) => html`${name}${name === chosen && html` <strong>chosen</strong>`}` },
     { title: "Value", number: true, cell: (name) => number(values[name]) },

@@ -13,6 +13,7 @@ export function keepFocus(root) {
 
 /** To the beginning of what is shown now. */
 export function focusHeading() {
+  /** @type {HTMLElement | null} */
   const heading = document.querySelector("dialog[open] h2") ?? document.querySelector("h1");
   heading?.focus();
 }

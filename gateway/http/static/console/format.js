@@ -47,9 +47,9 @@ export function duration(value) {
 /** Whether times are shown in UTC; the browser remembers it. */
 export const inUtc = remembered(storageOf("localStorage"), "console-utc");
 
-const localTime = (at) =>
+const localTime = (/** @type {number} */ at) =>
   new Date(1000 * at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium", hour12: false });
-const utcTime = (at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+const utcTime = (/** @type {number} */ at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 /** A time as it is shown, and as the other clock has it. @param {number} at seconds since 1970 */
 export const times = (at) => (inUtc.get() ? [utcTime(at), localTime(at)] : [localTime(at), utcTime(at)]);
@@ -63,7 +63,7 @@ export const hourTime = (name) => (name.includes("T") ? `${name.replace("T", " "
 /** A field of the API in words: "spend per day". @param {string} name */
 export const words = (name) => name.replaceAll("_", " ");
 
-/** Any field's value in words. @param {string} name the field's @param {any} value */
+/** Any field's value in words. @param {string} name the field's @param {any} value @returns {string} */
 export function shown(name, value) {
   if (isNone(value)) return NONE;
   if (typeof value === "boolean") return value ? "yes" : "no";
@@ -78,4 +78,5 @@ export function shown(name, value) {
 
 const TOKEN_PRICES = new Set(["input", "cached_input", "output"]);
 
+/** @type {(value: unknown) => value is null | undefined} */
 const isNone = (value) => value === null || value === undefined;

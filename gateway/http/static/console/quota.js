@@ -20,7 +20,7 @@ const MODES = [
   ["expected", "Expected: reserve what answers mostly need"],
 ];
 const MICRO = 1_000_000;
-const isMoney = (name) => name.startsWith("spend");
+const isMoney = (/** @type {string} */ name) => name.startsWith("spend");
 
 /** What the form begins with. @param {any} quota @returns {Record<string, string>} */
 export function quotaDraft(quota) {
@@ -44,9 +44,9 @@ export function QuotaFields({ draft, set }) {
     ${Object.entries(FIELDS).map(
       ([name, label]) =>
         html`<${TextField} key=${name} label=${label} type="number" min=${isMoney(name) ? "0" : "1"} step=${isMoney(name) ? "any" : "1"}
-          value=${draft[name]} onInput=${(value) => set({ [name]: value })} />`,
+          value=${draft[name]} onInput=${(/** @type {string} */ value) => set({ [name]: value })} />`,
     )}
-    <${SelectField} label="What a turn reserves" value=${draft.mode} options=${MODES} onInput=${(mode) => set({ mode })} />
+    <${SelectField} label="What a turn reserves" value=${draft.mode} options=${MODES} onInput=${(/** @type {string} */ mode) => set({ mode })} />
   </fieldset>`;
 }
 

@@ -6,17 +6,7 @@ import { useContext, useEffect, useState } from "../vendor/preact/hooks.js";
 /** Milliseconds between two looks at what is watched. */
 const PAUSE = 2000;
 
-/**
- * @typedef {object} Me
- * @property {"operator" | "tenant_admin"} role
- * @property {string | null} tenant
- * @property {string | null} user
- * @property {string | null} key
- * @property {string[]} scopes
- * @property {Record<string, ("read" | "write")[]>} may by group of endpoints
- * @property {object | null} session of the browser; null: signed in by a key
- * @property {string} version the gateway's
- */
+/** @typedef {import("./admin-api.d.ts").Me} Me */
 
 /**
  * @typedef {object} Session
@@ -24,11 +14,12 @@ const PAUSE = 2000;
  * @property {Me} me
  */
 
-/** @type {import("../vendor/preact/preact.js").Context<Session>} */
 export const SessionContext = createContext(null);
 
 export function useSession() {
+  /** @type {Session} */
   const { api, me } = useContext(SessionContext);
+  /** @param {string} group */
   const writes = (group) => me.may[group]?.includes("write") ?? false;
   return { api, me, operator: me.role === "operator", writes };
 }
@@ -45,12 +36,12 @@ export function useRead(path) {
   useEffect(() => {
     const abort = new AbortController();
     api.send("GET", path, { signal: abort.signal }).then(
-      ({ data }) => setState({ data, failure: null, path }),
-      (failure) => abort.signal.aborted || setState({ data: null, failure, path }),
+      (/** @type {import("./api.js").Read} */ { data }) => setState({ data, failure: null, path }),
+      (/** @type {unknown} */ failure) => abort.signal.aborted || setState({ data: null, failure, path }),
     );
     return () => abort.abort();
   }, [api, path, asked]);
-  return { ...state, busy: state.path !== path, again: () => setAsked((times) => times + 1) };
+  return { ...state, busy: state.path !== path, again: () => setAsked((/** @type {number} */ times) => times + 1) };
 }
 
 /** The same, read again every two seconds while somebody looks. @param {string} path */

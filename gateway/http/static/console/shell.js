@@ -13,15 +13,17 @@ import { entriesFor, viewOf } from "./views.js";
 
 export function Shell() {
   const [state, setState] = useState({ session: null, message: "", busy: true, starting: true });
+  /** @param {string} message */
   const nobody = (message) => setState({ session: null, message, busy: false, starting: false });
-  const signIn = useCallback(async (key) => {
-    setState((state) => ({ ...state, message: "", busy: true }));
+  const signIn = useCallback(async (/** @type {string} */ key) => {
+    setState((/** @type {any} */ state) => ({ ...state, message: "", busy: true }));
     const api = new AdminApi(key, ({ message }) => (keptKey.set(""), nobody(message)));
     try {
       const { data } = await api.read("me");
       keptKey.set(key);
       setState({ session: { api, me: data }, message: "", busy: false, starting: false });
-    } catch (failure) {
+    } catch (error) {
+      const failure = /** @type {import("./api.js").ApiFailure} */ (error);
       // Whoever brings nothing at all has not tried to sign in yet.
       nobody(failure.code === "missing_api_key" ? "" : failure.message);
     }
@@ -49,6 +51,7 @@ function Frame({ me, signOut }) {
   const opened = parts.join("/");
   const before = useRef(opened);
   const [utc, setUtc] = useState(Boolean(inUtc.get()));
+  /** @param {boolean} utc */
   const showUtc = (utc) => (inUtc.set(utc ? "yes" : ""), setUtc(utc));
   useEffect(() => {
     document.title = `${view.title} · Roundhouse console`;
@@ -88,6 +91,7 @@ function useComponent(view) {
   const [state, setState] = useState({ of: null, component: null, failure: null });
   useEffect(() => {
     let left = false;
+    /** @param {object} values */
     const become = (values) => left || setState({ of: view, component: null, failure: null, ...values });
     view.load().then(
       (component) => become({ component }),

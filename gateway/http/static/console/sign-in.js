@@ -13,13 +13,14 @@ export function SignIn({ message, busy, onKey }) {
     // Where the admin API has a listener of its own there is nothing to sign in with but keys.
     answerOf(fetch("../auth/methods")).then(async (response) => setMethods(await response.json()), () => {});
   }, []);
+  /** @param {Event} event */
   const submit = (event) => (event.preventDefault(), busy || onKey(key.trim()));
   const back = encodeURIComponent(location.pathname);
   return html`<main class="sign-in">
     <${Heading}>Sign in</${Heading}>
     ${message && html`<p role="alert" class="failure">${message}</p>`}
     ${methods.providers.map(
-      ({ name, title, address }) => html`<p key=${name}><a class="button" href=${`..${address}?next=${back}`}>Sign in with ${title}</a></p>`,
+      (/** @type {Record<string, string>} */ { name, title, address }) => html`<p key=${name}><a class="button" href=${`..${address}?next=${back}`}>Sign in with ${title}</a></p>`,
     )}
     <form onSubmit=${submit}>
       <${TextField} label="API key" type="password" required=${true} value=${key} onInput=${setKey}

@@ -43,6 +43,7 @@ const VIEWS = [
  * @param {import("./session.js").Me} me
  */
 export function viewOf(parts, me) {
+  /** @param {View} view */
   const fits = (view) =>
     view.parts.length === parts.length &&
     view.parts.every((part, index) => part === null || part === parts[index]) &&
@@ -53,6 +54,7 @@ export function viewOf(parts, me) {
 /** The entries of the navigation. @param {import("./session.js").Me} me */
 export function entriesFor({ role, tenant }) {
   const operator = role === "operator";
+  /** @param {View} view */
   const shown = ({ parts, operators, own }) => (operator ? !own : !operators) && (own || !parts.includes(null));
-  return VIEWS.filter(shown).map(({ parts, title }) => ({ parts: parts.map((part) => part ?? tenant), title }));
+  return VIEWS.filter(shown).map(({ parts, title }) => ({ parts: parts.map((part) => part ?? tenant ?? ""), title }));
 }

@@ -8,17 +8,18 @@ const KEY = remembered(storageOf("sessionStorage"), "admin-key");
 const METHODS = ["get", "post", "put", "patch", "delete"];
 /** @type {Map<string, string>} the ETag that each path gave last, so that a change need not be typed together */
 const tags = new Map();
+/** @type {Record<string, any>} */
 let components = {};
 
-/** @param {any} schema */
+/** @param {any} schema @returns {any} */
 function resolve(schema) {
   return schema?.$ref ? resolve(components[schema.$ref.split("/").pop()]) : (schema ?? {});
 }
 
-/** @param {any} schema a name for people: integer, "a" or "b", list of Tenant */
+/** @param {any} schema @returns {string} a name for people: integer, "a" or "b", list of Tenant */
 function typeName(schema) {
   if (schema?.$ref) return schema.$ref.split("/").pop();
-  if (schema?.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if (schema?.enum) return schema.enum.map((/** @type {unknown} */ value) => JSON.stringify(value)).join(" | ");
   if (schema?.anyOf) return schema.anyOf.map(typeName).join(" | ");
   if (schema?.type === "array") return `list of ${typeName(schema.items ?? {})}`;
   return schema?.type ?? "any";
@@ -57,12 +58,16 @@ function parameterRow(parameter, id) {
   );
 }
 
+/** @param {HTMLFormElement} form @param {string} name */
+const inputOf = (form, name) => /** @type {HTMLInputElement} */ (form.elements.namedItem(name));
+
 /** @param {HTMLFormElement} form @param {string} path @param {any[]} parameters */
 function request(form, path, parameters) {
+  /** @type {Record<string, string>} */
   const headers = {};
   const query = new URLSearchParams();
   for (const { in: place, name } of parameters) {
-    const value = form.elements[`${place}:${name}`].value;
+    const { value } = inputOf(form, `${place}:${name}`);
     if (place === "path") path = path.replace(`{${name}}`, encodeURIComponent(value));
     else if (value && place === "query") query.set(name, value);
     else if (value) headers[name] = value;
@@ -105,7 +110,7 @@ function operationForm(path, method, operation) {
       {},
       el("p", {}, operation.description ?? ""),
       parameters.length
-        ? el("table", {}, el("tbody", {}, ...parameters.map((each, index) => parameterRow(each, `${id}-${index}`))))
+        ? el("table", {}, el("tbody", {}, ...parameters.map((/** @type {any} */ each, /** @type {number} */ index) => parameterRow(each, `${id}-${index}`))))
         : null,
       body ? el("label", { for: `${id}-body` }, "Body") : null,
       body,
@@ -126,7 +131,7 @@ function operationForm(path, method, operation) {
   };
   form.addEventListener("input", show);
   form.addEventListener("focusin", () => {
-    const match = form.elements["header:If-Match"];
+    const match = inputOf(form, "header:If-Match");
     const tag = match && tags.get(request(form, path, parameters).path.split("?")[0]);
     if (tag && !match.value) match.value = tag;
     show();
@@ -134,17 +139,17 @@ function operationForm(path, method, operation) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const { to, headers } = show();
-    const options = { method: method.toUpperCase(), headers: { ...headers }, body: body ? body.value : undefined };
-    const key = byId("admin-key").value;
+    const key = keyInput().value;
     // Without one the browser's session says who asks.
-    if (key) options.headers.authorization = `Bearer ${key}`;
+    if (key) headers.authorization = `Bearer ${key}`;
+    const options = { method: method.toUpperCase(), headers, body: body ? body.value : undefined };
     try {
       const response = await fetch(to, options);
       const tag = response.headers.get("etag");
       if (tag) tags.set(to.split("?")[0], tag);
       answer.replaceChildren(await outcome(response));
     } catch (error) {
-      answer.replaceChildren(el("p", { role: "alert" }, `The server did not answer: ${error.message}`));
+      answer.replaceChildren(el("p", { role: "alert" }, `The server did not answer: ${/** @type {Error} */ (error).message}`));
     }
   });
   show();
@@ -170,8 +175,13 @@ function operationView(path, method, operation) {
   return details;
 }
 
+/** @typedef {{name: string, description: string}} Tag */
+
+/** @returns {HTMLInputElement} */
+const keyInput = () => byId("admin-key");
+
 async function main() {
-  const key = byId("admin-key");
+  const key = keyInput();
   key.value = KEY.get();
   key.addEventListener("change", () => KEY.set(key.value));
   const document = await (await fetch("../v1/openapi.json")).json();
@@ -179,11 +189,11 @@ async function main() {
   const operations = Object.entries(document.paths).flatMap(([path, item]) =>
     METHODS.filter((method) => item[method]).map((method) => ({ path, method, operation: item[method] })),
   );
-  byId("contents").replaceChildren(...document.tags.map(({ name }) => el("a", { href: `#${name}` }, name)));
+  byId("contents").replaceChildren(...document.tags.map((/** @type {Tag} */ { name }) => el("a", { href: `#${name}` }, name)));
   byId("operations").replaceChildren(
     el("h1", {}, `${document.info.title} ${document.info.version}`),
     el("p", {}, document.info.description),
-    ...document.tags.flatMap(({ name, description }) => [
+    ...document.tags.flatMap((/** @type {Tag} */ { name, description }) => [
       el("h2", { id: name }, name),
       el("p", { class: "note" }, description),
       ...operations

@@ -91,6 +91,7 @@ export function patch(parent, wanted, from = 0) {
       parent.appendChild(made(want));
       continue;
     }
+    /** @type {ChildNode | null} */
     const next = have.nextSibling;
     if ("text" in want && have instanceof Text) patchText(have, want.text);
     else if (!("text" in want) && alike(have, want)) {

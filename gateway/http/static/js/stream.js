@@ -33,7 +33,12 @@ export class StreamRenderer {
     /** @type {number | null} */
     this.frame = null;
     this.notBefore = 0;
-    this.#restart({});
+    /** @type {import("./markdown/sealing.js").Parse} */
+    this.parse = parse;
+    this.seal = nothing();
+    /** Position up to which complete lines have been looked at. */
+    this.checked = 0;
+    this.shown = 0;
   }
 
   /** Show `text` with the next frame. It must begin with what was shown before. @param {string} text */
@@ -57,10 +62,8 @@ export class StreamRenderer {
 
   /** @param {import("./markdown/parser.js").References} references */
   #restart(references) {
-    /** @type {import("./markdown/sealing.js").Parse} */
     this.parse = (source) => parse(source, references);
     this.seal = nothing();
-    /** Position up to which complete lines have been looked at. */
     this.checked = 0;
     this.shown = 0;
   }
@@ -119,22 +122,23 @@ export class StreamRenderer {
   #show(rest, seal) {
     const levels = levelsOf(this.parse(skeletonOf(seal) + rest), seal);
     const parents = this.#parents(seal);
-    const innermost = levels.pop();
-    levels.forEach((level, index) => patch(parents[index], level, sealedAt(seal, index) + 1));
+    const depth = seal.path.length;
+    levels.slice(0, -1).forEach((level, index) => patch(parents[index], level, sealedAt(seal, index) + 1));
     const open = seal.path.at(-1);
-    const parent = parents.at(-1);
-    if (open?.kind === "code" && parent.firstChild) patchText(parent.firstChild, innermost[0]?.text ?? "", open.sealed);
-    else patch(parent, innermost, sealedAt(seal, seal.path.length));
+    const [parent, innermost] = [parents[depth], levels[depth]];
+    if (open?.kind === "code" && parent.firstChild instanceof Text) {
+      patchText(parent.firstChild, innermost[0] && "text" in innermost[0] ? innermost[0].text : "", open.sealed);
+    } else patch(parent, innermost, sealedAt(seal, depth));
   }
 
   /** The elements that have the sealed children: the container, and each open element. @param {Seal} seal */
   #parents(seal) {
     const parents = [this.container];
-    for (const { kind } of seal.path) {
-      const element = parents.at(-1).childNodes[sealedAt(seal, parents.length - 1)];
-      const inside = { code: "pre > code", table: "tbody" }[kind];
-      parents.push(inside ? element.querySelector(inside) : element);
-    }
+    seal.path.forEach(({ kind }, level) => {
+      const element = /** @type {Element} */ (parents[level].childNodes[sealedAt(seal, level)]);
+      const inside = kind === "code" ? "pre > code" : kind === "table" ? "tbody" : null;
+      parents.push((inside && element.querySelector(inside)) || element);
+    });
     return parents;
   }
 

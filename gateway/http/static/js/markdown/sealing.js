@@ -103,7 +103,7 @@ export function sealLines(seal, rest, parse) {
   if (parent?.kind === "code" || parent?.kind === "table") return whole;
   const inside = rest.length - lines.offset(last.from) < DEEP ? [] : openIn(last, whole.path, lines);
   for (; inside.length > 0; inside.pop()) {
-    const { open, remains, line } = inside.at(-1);
+    const { open, remains, line } = inside[inside.length - 1];
     if (open.sealed === 0) continue;
     const at = lines.offset(line);
     const deep = { ...whole, start: seal.start + at, path: [...whole.path, ...inside.map((each) => each.open)] };
@@ -180,9 +180,14 @@ function openIn(node, path, lines) {
   /** @type {{ open: Open, remains: Block | null, line: number }[]} */
   const found = [];
   const containers = [...path];
-  for (let at = node; at; at = found.at(-1).remains) {
+  /** @type {any} */
+  let at = node;
+  while (at) {
     const kind = kindOf(at);
+    if (kind === null) break;
+    /** @type {Open} */
     const open = { kind, sealed: 0, skeleton: "", width: 0, from: at.from };
+    /** @type {Block | null} */
     let remains = null;
     let line = at.to;
     if (kind === "list" || kind === "item" || kind === "quote") {
@@ -191,7 +196,7 @@ function openIn(node, path, lines) {
       open.sealed = at.children.length - 1;
     } else if (kind === "table" && rowsOf(at).length > 0) {
       open.sealed = rowsOf(at).length;
-      line = rowsOf(at).at(-1).to;
+      line = rowsOf(at)[open.sealed - 1].to;
     } else if (kind === "code" && !at.closed && at.inner.children.length > 0) {
       open.sealed = at.inner.children[0].text.length;
     } else {
@@ -202,6 +207,7 @@ function openIn(node, path, lines) {
     if (skeleton === null) break;
     open.skeleton = skeleton;
     found.push({ open, remains, line });
+    at = remains;
   }
   return found;
 }
@@ -215,7 +221,8 @@ function openIn(node, path, lines) {
  * @returns {string | null} null if a line has tabs, or goes on with a paragraph without its prefix
  */
 function skeletonIn(lines, node, open, remains, containers) {
-  if (open.kind === "list") {
+  if (open.kind === "list" && remains) {
+    /** @type {Open} */
     const item = { ...open, kind: "item", from: remains.from };
     const prefix = lines.prefix(remains.from, [...containers, item]);
     return prefix === null ? null : `${prefix}x\n`;
@@ -250,7 +257,7 @@ export function sealText(seal, rest, parse) {
   const levels = levelsOf(parse(skeletonOf(seal) + rest.slice(0, end)), seal);
   const inside = path === seal.path ? levels.at(-1) : lastText(levels.find((level) => level.length > 0));
   if (inside === undefined) return null; // without what follows, it is something else
-  const open = path.at(-1);
+  const open = path[path.length - 1];
   const grown = { ...open, sealed: open.sealed + inside.length };
   const after = { start: seal.start + end, sealed, path: [...path.slice(0, -1), grown] };
   return fits(after, "", null, parse) ? after : null;
@@ -268,12 +275,13 @@ function withText(seal, lines, parse) {
   if (parent?.kind === "text") return { path: seal.path, begins: 0, sealed: seal.sealed };
   if (last?.tag === undefined) return null;
   const around = openIn(last, whole.path, lines);
-  const text = around.length > 0 ? around.at(-1).remains : last;
+  const text = around.length > 0 ? around[around.length - 1].remains : last;
   if (text === null || kindOf(text) !== "text") return null;
   const path = [...whole.path, ...around.map((each) => each.open)];
   const prefix = lines.prefix(text.from, path);
   if (prefix === null) return null;
   const heading = text.tag === "p" ? "" : `${"#".repeat(Number(text.tag[1]))} `;
+  /** @type {Open} */
   const open = { kind: "text", sealed: 0, skeleton: `${continued(prefix)}${heading}x`, width: 0, from: -1 };
   const begins = lines.offset(text.from);
   return { path: [...path.map((each) => ({ ...each, from: -1 })), open], begins, sealed: whole.sealed };
@@ -306,6 +314,7 @@ function placeOfCut(piece) {
 
 /** @param {string} text */
 function balanced(text) {
+  /** @param {string} character */
   const count = (character) => text.split(character).length - 1;
   const even = ["`", "*", "~", "$"].every((character) => count(character) % 2 === 0);
   return even && count("[") === count("]") && count("(") === count(")");
@@ -360,6 +369,7 @@ class Lines {
     let rest = this.#line(number);
     let prefix = "";
     for (const open of containers) {
+      /** @type {string | null} */
       let found = "";
       if (open.kind === "quote") found = QUOTE.exec(rest)?.[0] ?? null;
       else if (open.kind === "item") found = indent(open, rest, number);
