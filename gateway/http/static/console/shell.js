@@ -11,6 +11,9 @@ import { SessionContext } from "./session.js";
 import { SignIn } from "./sign-in.js";
 import { entriesFor, viewOf } from "./views.js";
 
+/** Below the digest of this module's own address, so that browsers keep it. */
+const ICON = new URL("../icon.svg", import.meta.url).href;
+
 export function Shell() {
   const [state, setState] = useState({ session: null, message: "", busy: true, starting: true });
   /** @param {string} message */
@@ -63,7 +66,7 @@ function Frame({ me, signOut }) {
   return html`
     <header class="bar">
       <button type="button" class="skip" onClick=${focusHeading}>Skip to the content</button>
-      <a class="brand" href="#/"><img class="icon" src="static/icon.svg" alt="" /><span>Roundhouse console</span></a>
+      <a class="brand" href="#/"><img class="icon" src=${ICON} alt="" /><span>Roundhouse console</span></a>
       <span class="who">${whose}${me.user ? html`, <bdi>${me.user}</bdi>` : ""}</span>
       <${CheckField} label="Times in UTC" checked=${utc} onInput=${showUtc} />
       <a href="../">Chat</a>
