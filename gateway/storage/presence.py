@@ -62,6 +62,8 @@ class Presence:
         """Called with the id of each gateway that has died."""
         self.on_return: list[Callable[[], None]] = []
         """Called when this gateway was no longer in the index: others took it for dead, or Redis has lost it."""
+        self.withdraws = True
+        """Whether the heartbeat is deleted at the end; if not, the others take this gateway for dead."""
         self._neighbours = Neighbours()
         self._beats = 0
         self._away = False
@@ -86,7 +88,7 @@ class Presence:
         await self._beating.start()
 
     async def aclose(self) -> None:
-        """Stop the heartbeat and delete it from Redis."""
+        """Stop the heartbeat, and delete it from Redis if this gateway withdraws."""
         await self._beating.aclose()
         await self._connection.aclose()
 
@@ -147,6 +149,7 @@ class Presence:
         if added and self._beats > 1:
             for tell_own in self.on_return:
                 tell_own()
+            await self._redis.zrem(LOST_KEY, self.id)
         beats = {name.decode(): beat for name, beat in cast("list[tuple[bytes, float]]", members)}
         beats.pop(self.id, None)
         dead = self._neighbours.look(beats, _connected(rest[0]) if known else ())
@@ -195,6 +198,8 @@ class Presence:
 
     async def _withdraw(self) -> None:
         """Delete this gateway's heartbeat. Never raises: the others would also notice that it has ended."""
+        if not self.withdraws:
+            return
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.delete(self._key)

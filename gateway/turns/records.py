@@ -184,12 +184,13 @@ class TurnRecords:
                 finally:
                     self._writing = 0
 
-    async def flush(self, seconds: float) -> None:
-        """Wait until everything queued is written, for so many seconds at most."""
+    async def flush(self, seconds: float) -> bool:
+        """Wait until everything queued is written, for so many seconds at most; return whether it is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.pending:  # noqa: ASYNC110  at the end of the process only
                     await asyncio.sleep(0.01)
+        return not self.pending
 
     def _queue(self, turn: Turn, state: RecordState) -> None:
         queued = self._pending.get(turn.id)

@@ -47,11 +47,9 @@ log = logging.getLogger("roundhouse.turns")
 TICK = 1.0
 """Seconds between two checks of the turns that are followed."""
 FLUSH_TIMEOUT = 5.0
-"""Seconds that the last writes may take when this gateway ends."""
+"""Seconds that the last writes may take when this gateway ends; with some left, it ends like one that has died."""
 RECENT = 60.0
 """Most seconds, beside three checkpoints, for which a turn runs before something is kept of it."""
-SKEW = 5.0
-"""Most seconds by which a turn may seem to have begun after its gateway's death."""
 _redis_needed = partial(unavailable_without_redis, "stored responses cannot be reached")
 
 
@@ -133,7 +131,7 @@ class RemoteTurns:
     async def aclose(self) -> None:
         """Send the others what they wait for, store what is to be stored, and stop."""
         await self._feeds.aclose(2.0)
-        await self._records.flush(FLUSH_TIMEOUT)
+        self._presence.withdraws = await self._records.flush(FLUSH_TIMEOUT)
         await self._following.aclose()
         await self._ticking.aclose()
         self._mailbox.stop()
@@ -141,8 +139,11 @@ class RemoteTurns:
             await running.aclose()
         await self._mailbox.aclose()
 
-    async def find(self, id: str, principal: Principal) -> Turn | None:
+    async def find(self, id: str, principal: Principal, *, failed: bool = False) -> Turn | None:
         """Find a turn of this tenant that is not in this process; None if there is none.
+
+        Args:
+            failed: return a turn of which nothing is kept because its gateway died as one that has failed.
 
         Raises:
             ApiError: it was refused before it began, or Redis or its gateway does not answer.
@@ -152,30 +153,10 @@ class RemoteTurns:
         if mirror is not None or gateway is None:
             return mirror
         with _redis_needed():
-            return await self._find(id, principal.tenant, gateway)
-
-    async def lost(self, id: str, principal: Principal) -> Turn | None:
-        """Return a failed turn for one of which nothing is kept because its gateway died shortly after it began; None
-        if there was no such turn.
-
-        Raises:
-            Unavailable: Redis does not answer.
-        """
-        gateway, began = gateway_of(id), self._ids.issued(id, principal.tenant)
-        if gateway is None or began is None:
-            return None
-        with _redis_needed():
-            if await self._presence.alive(gateway):  # it was only cut off, and has said that it has no such turn
-                return None
-            died = await self._presence.died(gateway)
-            kept = (await self._records.read(principal.tenant, id)).state  # it may have been deleted since
-        most = RECENT + 3 * self._settings.checkpoint_interval
-        if died is None or kept is not None or not -SKEW <= died - began <= most:
-            return None
-        turn = Turn(id, principal, TurnRequest(model=AUTO, messages=()), (), 0.0, began)
-        turn.begin()
-        _fail(turn)
-        return turn
+            try:
+                return await self._find(id, principal.tenant, gateway)
+            except GatewayLost:
+                return await self._failed(id, principal, gateway) if failed else None
 
     async def delete(self, id: str, principal: Principal) -> bool:
         """Delete a response that has ended; return whether Redis kept it.
@@ -197,13 +178,19 @@ class RemoteTurns:
             self._records.keep(turn)
 
     async def _find(self, id: str, tenant: str, gateway: str) -> Turn | None:
+        """Find a turn in Redis or at its gateway, or end it there if its gateway is dead.
+
+        Raises:
+            ApiError: see `find`.
+            GatewayLost: nothing is kept, and its gateway, which may have run it, is gone.
+        """
         own, gone = gateway == self._presence.id, False
         while True:
             found = await self._records.read(tenant, id)
             turn = restore(id, found.record) if found.record is not None else None
             if turn is not None and found.state in (RecordState.ENDED, RecordState.LOST):
                 return turn
-            if own or found.state is RecordState.DELETED or (gone and turn is None):
+            if own or found.state is RecordState.DELETED:
                 return None
             if await self._presence.alive(gateway):
                 with contextlib.suppress(GatewayLost):
@@ -214,8 +201,22 @@ class RemoteTurns:
                 _fail(turn)
                 if await self._records.lose(turn):
                     return turn
+            elif gone:
+                raise GatewayLost
             else:
                 gone = True  # what it stored before it ended may be newer than what was read
+
+    async def _failed(self, id: str, principal: Principal, gateway: str) -> Turn | None:
+        """Return a failed turn for one that began so shortly before its gateway died, or while that could not reach
+        Redis, that nothing was kept; None if there was no such turn."""
+        began, died = self._ids.issued(id, principal.tenant), await self._presence.died(gateway)
+        most = RECENT + 3 * self._settings.checkpoint_interval
+        if began is None or died is None or died - began > most:
+            return None
+        turn = Turn(id, principal, TurnRequest(model=AUTO, messages=()), (), 0.0, began)
+        turn.begin()
+        _fail(turn)
+        return turn
 
     async def _lost(self, mirror: Mirror) -> None:
         """End a mirror whose gateway is gone: by the record that it has stored, or as failed."""

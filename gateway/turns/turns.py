@@ -213,9 +213,7 @@ class Turns:
             NotFound: there is none, it is no longer kept, or it is another tenant's.
             Unavailable: it may be elsewhere, but Redis or its gateway does not answer.
         """
-        turn = await self._find(response_id, principal)
-        if turn is None and self._remote is not None:
-            turn = await self._remote.lost(response_id, principal)
+        turn = await self._find(response_id, principal, failed=True)
         if turn is None or turn.state in (TurnState.ADMITTING, TurnState.REFUSED):
             raise NotFound(
                 f"response_id: no response {response_id[:80]!r}; it is unknown, deleted, or no longer kept",
@@ -303,11 +301,12 @@ class Turns:
         if self.draining:
             raise Unavailable("the server is restarting; connect again", code="draining", headers={"retry-after": "1"})
 
-    async def _find(self, response_id: str, principal: Principal) -> Turn | None:
+    async def _find(self, response_id: str, principal: Principal, *, failed: bool = False) -> Turn | None:
+        """Return a turn wherever it runs; for `failed` see `RemoteTurns.find`."""
         turn = await self.awaited(response_id)
         if turn is not None:
             return turn if turn.principal.tenant == principal.tenant else None
-        return await self._remote.find(response_id, principal) if self._remote else None
+        return await self._remote.find(response_id, principal, failed=failed) if self._remote else None
 
     async def _seen(self, principal: Principal, own: Mapping[str, Turn], id: str) -> Turn | None:
         """Return a turn that the caller may continue."""

@@ -72,11 +72,13 @@ def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
 def _gone(turn: TurnRecord, fault: Injected, dropped: bool) -> Excuse | None:
     """Return the excuse if the fault took the turn's gateway away, or seemed to.
 
-    A turn of a gateway that was killed must be found, unless Redis has dropped what it knew to make room (`dropped`).
+    The turn must be found even so, unless Redis has dropped what it knew to make room (`dropped`).
     """
+    if turn.failure == "response_not_found" and not dropped:
+        return None
     gateways = {gateway_of(id) for id in turn.ids}
     its_own = fault.gateway in gateways or not gateways  # a terminal does not tell where it was
-    if fault.kind is Kind.GATEWAY_KILLED and its_own and (dropped or turn.failure != "response_not_found"):
+    if fault.kind is Kind.GATEWAY_KILLED and its_own:
         return Excuse("its gateway was killed", fault.kind)
     if _silenced(fault) and (its_own or fault.kind in _FOR_ALL):
         return Excuse("its gateway counted as dead", fault.kind)

@@ -78,16 +78,16 @@ def test_a_turn_may_be_lost_with_its_own_gateway_only() -> None:
     assert excuse(failed, [injected(Kind.GATEWAY_DRAINED)]) is None
 
 
-def test_a_turn_whose_gateway_was_killed_is_found() -> None:
-    unknown, killed = turn(failure="response_not_found"), injected(Kind.GATEWAY_KILLED)
-    assert excuse(unknown, [killed]) is None
-    assert excuse(unknown, [killed, injected(Kind.REDIS_KILLED)]) is None
-    assert excuse(unknown, [killed, injected(Kind.REDIS_FULL)])
+@pytest.mark.parametrize("kind", [Kind.GATEWAY_KILLED, Kind.GATEWAY_STOPPED])
+def test_a_turn_whose_gateway_is_gone_is_found(kind: Kind) -> None:
+    unknown, gone = turn(failure="response_not_found"), injected(kind, seconds=4.0)
+    assert excuse(unknown, [gone]) is None
+    assert excuse(unknown, [gone, injected(Kind.REDIS_KILLED)]) is None
+    assert excuse(unknown, [gone, injected(Kind.REDIS_FULL)])
 
 
-@pytest.mark.parametrize("code", ["gateway_lost", "response_not_found"])
-def test_a_turn_may_be_lost_with_a_gateway_that_is_silent_for_long(code: str) -> None:
-    failed = turn(failure=code)
+def test_a_turn_may_be_lost_with_a_gateway_that_is_silent_for_long() -> None:
+    failed = turn(failure="gateway_lost")
     assert excuse(failed, [injected(Kind.GATEWAY_STOPPED, seconds=4.0)])
     assert excuse(failed, [injected(Kind.GATEWAY_STOPPED, seconds=0.5)]) is None
 

@@ -115,8 +115,10 @@ async def test_one_that_was_taken_for_dead_is_alive_with_its_next_heartbeat(redi
     for _ in range(GONE + 1):
         await other.beat()
     assert other.others == frozenset()
+    assert await other.died(one.id) is not None
     await one.beat()
     assert await other.alive(one.id) and returned
+    assert await other.died(one.id) is None
     await other.beat()
     assert other.others == {one.id}
 
