@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 
 from bench.autoscale_fluid import Fluid, FluidLoad
-from bench.autoscale_report import IN_FLIGHT, WORK, AutoscaleResult, AutoscaleRow, FluidCheck, markdown, plot
+from bench.autoscale_future import ahead, by_future, needed
+from bench.autoscale_report import FUTURE, IN_FLIGHT, WORK, AutoscaleResult, AutoscaleRow, FluidCheck, markdown, plot
 from bench.autoscale_rules import (
     by_busy,
     by_in_flight,
@@ -57,6 +58,8 @@ MEAN_REPLICAS = 8.0
 STARTS = (180.0, 30.0)
 UTILISATION = 0.85
 """Setting of our policy that is drawn and checked."""
+HINDSIGHT = (1.0, 0.85)
+"""Settings of the rule that knows the load beforehand."""
 CONVERSATION, CODE, MOONCAKE = (
     "traces/azure_2023_conv.csv.gz",
     "traces/azure_2023_code.csv.gz",
@@ -77,6 +80,8 @@ class Setting(NamedTuple):
     value: float
     make: Callable[[float], Sizer]
     """Makes it anew, for a parameter."""
+    replicas: int = 0
+    """Replicas that it has at the beginning, if these are more than others have."""
 
 
 def settings(peak: int, start: float, *, few: bool) -> Iterator[Setting]:
@@ -95,6 +100,16 @@ def settings(peak: int, start: float, *, few: bool) -> Iterator[Setting]:
             yield Setting("HPA, busy", 0.8, by_busy)
 
 
+def with_hindsight(needs: Series, start: float) -> Iterator[Setting]:
+    """Yield the rules that know how many replicas each look needs."""
+    for share in HINDSIGHT:
+        begin = math.ceil(needs[: ahead(start)].max() / share)
+        yield Setting(FUTURE, share, partial(by_future, needs=needs, start_seconds=start), begin)
+    if start == STARTS[0]:
+        largest = math.ceil(needs.max())
+        yield Setting("static, largest burst", largest, constant, largest)
+
+
 @dataclass(slots=True)
 class PoolLoad:
     """One load to be served."""
@@ -111,22 +126,26 @@ class PoolLoad:
     def rows(self) -> Iterator[AutoscaleRow]:
         for start in STARTS:
             for setting in settings(self.peak, start, few=not self.fluid):
-                sizer = setting.make(setting.value)
-                attained, replicas, sizes = self.serve(replace(self.config, start_seconds=start), sizer)
-                if (setting.rule, setting.value, start) == (WORK, UTILISATION, STARTS[0]):
-                    self.sizes = sizes
-                offered = sum(size.offered for size in sizes) / len(sizes)
-                yield AutoscaleRow(
-                    load=self.name,
-                    fluid=self.fluid,
-                    rule=setting.rule,
-                    setting=setting.value,
-                    start_seconds=start,
-                    attained=attained,
-                    replicas=replicas,
-                    offered=offered,
-                    changes=sum(one.ready != other.ready for one, other in pairwise(sizes)),
-                )
+                yield self._row(setting, start)
+            for setting in with_hindsight(needed(self.sizes, TTFT), start):
+                yield self._row(setting, start)
+
+    def _row(self, setting: Setting, start: float) -> AutoscaleRow:
+        config = replace(self.config, start_seconds=start, replicas=max(self.config.replicas, setting.replicas))
+        attained, replicas, sizes = self.serve(config, setting.make(setting.value))
+        if (setting.rule, setting.value, start) == (WORK, UTILISATION, STARTS[0]):
+            self.sizes = sizes
+        return AutoscaleRow(
+            load=self.name,
+            fluid=self.fluid,
+            rule=setting.rule,
+            setting=setting.value,
+            start_seconds=start,
+            attained=attained,
+            replicas=replicas,
+            offered=sum(size.offered for size in sizes) / len(sizes),
+            changes=sum(one.ready != other.ready for one, other in pairwise(sizes)),
+        )
 
 
 def pool_config(hardware: Hardware, prompt: float, output: float, *, shared: bool) -> FleetConfig:

@@ -14,7 +14,7 @@ from bench.autoscale_workload import COARSE, SPEED
 from bench.report import picture, table
 from scale.capacity import MeasuredStep, fit
 
-WORK, IN_FLIGHT = "work", "in flight / slots"
+WORK, IN_FLIGHT, FUTURE = "work", "in flight / slots", "future known, busy"
 
 
 class AutoscaleRow(Struct):
@@ -121,8 +121,10 @@ def markdown(result: AutoscaleResult, steps: Sequence[MeasuredStep]) -> str:
         f"135M, two cores), which it meets within {100 * max(errors):.0f} %. Replicas are {SPEED:g} times as fast, "
         f"with 32 slots; lengths of traces are divided by {COARSE}, and a simulated step stands for {COARSE}. `ratio`: "
         "paid replicas over the mean work. `changes`: looks, one each 10 s, at which another number was ready. `on "
-        "GPUs`: steps of an L4 with a model of 8 billion parameters, by arithmetic from data sheets. Made by "
-        "`python -m bench.autoscale`.",
+        "GPUs`: steps of an L4 with a model of 8 billion parameters, by arithmetic from data sheets. `future known`: "
+        "replicas are asked for so that they are ready when the recorded load needs them, and are kept only if they "
+        "will be needed again before others could start; `busy` is the share of them that the work keeps busy then. "
+        "`largest burst`: as many as that rule ever needs, all the time. Made by `python -m bench.autoscale`.",
         "",
     ]
     for fluid, title in (

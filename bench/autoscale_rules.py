@@ -14,7 +14,7 @@ MOST = 60
 """Most replicas of a simulated pool."""
 _TOLERANCE = 0.1
 """Relative distance from its target within which Kubernetes' autoscaler leaves a pool as it is."""
-_LOOK_SECONDS = 10.0
+LOOK_SECONDS = 10.0
 
 Wanted = Callable[[PoolSignal, float, list[PoolReplica]], float]
 """How many replicas a rule wants: of a signal, the busy share of ready replicas, and these."""
@@ -58,8 +58,8 @@ def by_utilisation(target: float) -> Sizer:
 
     def wanted(signal: PoolSignal, busy: float, ready: list[PoolReplica]) -> float:
         nonlocal average
-        offered = signal.offered / _LOOK_SECONDS
-        average = offered if average is None else average + (offered - average) * _LOOK_SECONDS / 60
+        offered = signal.offered / LOOK_SECONDS
+        average = offered if average is None else average + (offered - average) * LOOK_SECONDS / 60
         # A replica cannot be used for more than it can do.
         return min(average, float(len(ready))) / target
 
@@ -79,9 +79,12 @@ def _stabilised(wanted: Wanted, tolerance: float = 0.0, seconds: float = 300.0) 
         window.append((signal.time, target))
         while window[0][0] <= signal.time - seconds:
             window.popleft()
-        desired = max(size for _, size in window)
-        order = sorted(ready, key=lambda each: each.in_flight)
-        victims = tuple(each.id for each in order[: max(0, len(ready) - desired)])
-        return ScaleDecision(desired=desired, victims=victims)
+        return sized(signal, max(size for _, size in window))
 
     return sizer
+
+
+def sized(signal: PoolSignal, desired: int) -> ScaleDecision:
+    """Return a decision that drains the ready replicas with the fewest requests, where there are too many."""
+    ready = sorted(signal.of(ReplicaPhase.READY), key=lambda each: each.in_flight)
+    return ScaleDecision(desired=desired, victims=tuple(each.id for each in ready[: max(0, len(ready) - desired)]))

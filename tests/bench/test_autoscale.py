@@ -15,13 +15,15 @@ import pytest
 
 from bench.autoscale import main, pool_config, settings
 from bench.autoscale_fluid import Fluid, FluidLoad
-from bench.autoscale_report import AutoscaleResult, AutoscaleRow, equal
+from bench.autoscale_future import by_future, needed
+from bench.autoscale_report import FUTURE, AutoscaleResult, AutoscaleRow, equal
 from bench.autoscale_rules import constant
 from bench.autoscale_workload import COARSE, arrivals, measured_hardware, measured_steps, week
 from bench.report import RESULTS
 from load.traces import TracePoint
 from scale.capacity import fit
-from scale.fleet import Fleet
+from scale.fleet import Fleet, FleetSize
+from scale.signals import PoolReplica, PoolSignal, ReplicaPhase
 
 STEPS, KV_BYTES = measured_steps(RESULTS / "real-avx512.json")
 
@@ -56,7 +58,12 @@ def test_every_load_and_rule_is_reported(data: Path, tmp_path: Path, capsys: pyt
     for load in result.days:
         few = load in traces
         rows = [(row.rule, row.start_seconds) for row in result.rows if row.load == load]
-        assert rows == [(each.rule, start) for start in (180.0, 30.0) for each in settings(1, start, few=few)]
+        known = {180.0: (FUTURE, FUTURE, "static, largest burst"), 30.0: (FUTURE, FUTURE)}
+        assert rows == [
+            (rule, start)
+            for start in known
+            for rule in (*(each.rule for each in settings(1, start, few=few)), *known[start])
+        ]
     assert all(0 <= row.attained <= 1 and row.replicas >= 1 for row in result.rows)
     assert result.check is not None and result.check.requests > 0
     assert (tmp_path / "autoscale.md").read_text() in capsys.readouterr().out
@@ -123,6 +130,18 @@ def test_amounts_and_the_real_scheduler_agree_below_saturation_and_beyond() -> N
         lengths = np.full(60, 1024 / COARSE), np.full(60, 160 / COARSE)
         fluid = Fluid(config, constant(2), 2.0).serve(FluidLoad(2.0, counts, *lengths)).attained
         assert low <= real <= high and low <= fluid <= high
+
+
+def test_a_burst_is_needed_before_it_comes() -> None:
+    """The seventh of ten looks brings 36 replicas' work, which 30 do with 2 s of waiting. They need 30 s to start."""
+    sizes = [FleetSize(10.0 * at, 1, 1, 36.0 if at == 7 else 0.0) for at in range(1, 11)]
+    needs = needed(sizes, 2.0)
+    assert needs.argmax() == 6 and needs.max() == pytest.approx(30.0)
+    sizer = by_future(0.5, needs, 30.0)
+    replicas = tuple(PoolReplica(id=str(at), phase=ReplicaPhase.READY, age=60.0, in_flight=at) for at in range(3))
+    wanted = [sizer(PoolSignal(time=size.time, replicas=replicas), 0.0) for size in sizes]
+    assert [each.desired for each in wanted].index(60) == 2
+    assert wanted[-1].desired == 1 and wanted[-1].victims == ("0", "1")
 
 
 def row(replicas: float, misses: float) -> AutoscaleRow:
