@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from scale.money import payable
 from scale.seasons import Season, observe, ratio
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
 
@@ -159,9 +160,9 @@ def decide(
         )
     desired = _bounded(desired, bounds, reasons)
     desired, short_since = _fallback(signal, desired, memory, bounds, policy, reasons)
-    desired = _affordable(desired, present, len(signal.of(ReplicaPhase.DRAINING)), bounds, reasons)
-    most = min(bounds.max_replicas, bounds.affordable)
-    victims = _victims(ready, len(ready) - desired, len(ready) - most, policy)
+    paid = payable(signal, bounds)
+    desired = _within_budget(desired, paid, signal, bounds, reasons)
+    victims = _victims(ready, len(ready) - desired, len(ready) - min(bounds.max_replicas, paid), policy)
     if len(victims) < len(ready) - desired:
         desired = len(ready) - len(victims)
         reasons.append(
@@ -173,10 +174,10 @@ def decide(
 
 def _hold(signal: PoolSignal, memory: PoolMemory, bounds: PoolBounds) -> tuple[ScaleDecision, PoolMemory]:
     """Keep the size that there is, as far as bounds and budget allow."""
-    present = len(signal.replicas) - (draining := len(signal.of(ReplicaPhase.DRAINING)))
+    present = len(signal.replicas) - len(signal.of(ReplicaPhase.DRAINING))
     reasons = [ScaleReason(ScaleReasonKind.NO_SIGNAL, "no current figures: the size stays", alert=True)]
     desired = _bounded(present if memory.desired is None else memory.desired, bounds, reasons)
-    desired = _affordable(desired, present, draining, bounds, reasons)
+    desired = _within_budget(desired, payable(signal, bounds), signal, bounds, reasons)
     return ScaleDecision(desired=desired, reasons=tuple(reasons)), replace(memory, desired=desired)
 
 
@@ -314,14 +315,17 @@ def _fallback(
     return least, since
 
 
-def _affordable(desired: int, present: int, draining: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int:
-    """Apply the budget, from which draining replicas are paid, too."""
-    limit = int(max(min(present, bounds.affordable), min(desired, bounds.affordable - draining)))
-    if limit < desired:
-        text = f"the budget of {bounds.budget:g} an hour pays {bounds.affordable:g} replicas"
-        text += f", of which {draining} drain" if draining else ""
-        reasons.append(ScaleReason(ScaleReasonKind.BUDGET, text, alert=True))
-    return min(desired, limit)
+def _within_budget(
+    desired: int, paid: float, signal: PoolSignal, bounds: PoolBounds, reasons: list[ScaleReason]
+) -> int:
+    """Apply the budget, which pays so many replicas beside those that drain."""
+    if paid >= desired:
+        return desired
+    draining = len(signal.of(ReplicaPhase.DRAINING))
+    text = f"the budget of {bounds.budget:g} an hour pays {paid:g} replicas"
+    text += f" beside {draining} that drain" if draining else ""
+    reasons.append(ScaleReason(ScaleReasonKind.BUDGET, text, alert=True))
+    return int(paid)
 
 
 def _victims(ready: Sequence[PoolReplica], count: int, forced: float, policy: ScalePolicy) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class PoolBounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Most money per hour; draining replicas cost too. None: no limit."""
     price: float = 0.0
     """Money per replica and hour."""
+    spot_price: float | None = None
+    """The same for one on a spot machine; None: as for the others."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -90,11 +92,26 @@ class PoolBounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("on_demand_replicas must not be negative, nor above max_replicas")
         if self.price < 0 or (self.budget is not None and self.price == 0):
             raise ValueError("price must not be negative, and positive where there is a budget")
+        if self.spot_price is not None and self.spot_price <= 0:
+            raise ValueError("spot_price must be positive")
         for name, least in (("min_replicas", self.min_replicas), ("on_demand_replicas", self.on_demand)):
             if self.affordable < least:
                 raise ValueError(f"the budget pays {self.affordable} replicas, fewer than {name}")
 
+    def price_of(self, *, spot: bool) -> float:
+        """Return the money per hour of a replica on a spot machine, or on another one."""
+        return self.spot_price if spot and self.spot_price is not None else self.price
+
     @property
     def affordable(self) -> float:
         """Return how many replicas may be paid at the same time."""
-        return math.inf if self.budget is None else math.floor(self.budget / self.price + 1e-9)
+        return math.inf if self.budget is None else self.bought(self.budget, 0)
+
+    def bought(self, money: float, staying: int) -> int:
+        """Return how many replicas so much money an hour pays beside `staying` ones on machines that stay: first
+        those that are missing of these, then spot machines."""
+        missing = max(0, self.on_demand - staying)
+        dear = min(missing, max(0, math.floor(money / self.price + 1e-9)))
+        if dear < missing:
+            return dear
+        return dear + max(0, math.floor((money - dear * self.price) / self.price_of(spot=True) + 1e-9))

@@ -75,6 +75,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "on_demand_replicas",
             "replica_price",
             "spare_replicas",
+            "spot_price",
             "start_seconds",
             "ttft_target",
             "when_asleep",

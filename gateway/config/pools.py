@@ -88,6 +88,10 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = 2.0
     replica_price: Annotated[float, Meta(ge=0, description="Price of one engine for an hour, for `budget`.")] = 0.0
+    spot_price: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="The same for an engine on a spot machine; empty: `replica_price`."),
+    ] = None
     budget: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="Most that its engines may cost in an hour; empty: no limit."),
@@ -216,6 +220,7 @@ class PoolSettings(Section, frozen=True):
             spare=self.spare_replicas,
             budget=self.budget,
             price=self.replica_price,
+            spot_price=self.spot_price,
         )
 
     def bounds_at(self, at: float) -> PoolBounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from scale.policy import PoolMemory, ScaleDecision, ScalePolicy, decide
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
@@ -153,6 +154,26 @@ def test_the_budget_pays_draining_replicas_too() -> None:
     for _ in range(30):
         decision = pool.look(20.0)
     assert decision.desired == 9
+    assert "budget" in kinds(decision)
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "spots", "draining", "desired"),
+    [
+        (0, 0, False, 6),  # 4 + 5 * 1.5 = 11.5
+        (1, 5, False, 6),  # as many as there are
+        (1, 5, True, 6),  # those that run are not given up for one that drains
+        (2, 0, False, 4),  # 4 + 4 + 1.5 + 1.5 = 11
+    ],
+)
+def test_spot_machines_have_a_price_of_their_own(on_demand: int, spots: int, draining: bool, desired: int) -> None:
+    bounds = PoolBounds(max_replicas=100, on_demand=on_demand, budget=12.0, price=4.0, spot_price=1.5)
+    old = (PoolReplica(id="old", phase=ReplicaPhase.DRAINING, age=5.0),) if draining else ()
+    spot = tuple(replace(each, id=f"spot-{each.id}") for each in ready(spots, spot=True))
+    pool = Pool((*ready(1), *spot, *old), bounds)
+    for _ in range(30):
+        decision = pool.look(20.0)
+    assert decision.desired == desired
     assert "budget" in kinds(decision)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,9 +27,15 @@ def bounds(draw: st.DrawFn) -> PoolBounds:
         min_replicas=least,
         max_replicas=most,
         spare=draw(st.integers(0, 2)),
+        on_demand=draw(st.integers(0, max(1, least))),
         budget=budget,
         price=0.0 if budget is None else 2.0,
+        spot_price=None if budget is None else draw(st.sampled_from([None, 0.5])),
     )
+
+
+def money(replicas: Iterable[PoolReplica], bounds: PoolBounds) -> float:
+    return sum(bounds.price_of(spot=each.spot) for each in replicas)
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,9 @@ class Pool:
             self.replicas.remove(each)
         for _ in range(decision.desired - present):
             self.asked += 1
-            self.replicas.append(PoolReplica(id=f"r{self.asked}", phase=STARTING, age=0.0))
+            staying = sum(not each.spot and each.phase is not DRAINING for each in self.replicas)
+            spot = staying >= self.bounds.on_demand
+            self.replicas.append(PoolReplica(id=f"r{self.asked}", phase=STARTING, age=0.0, spot=spot))
         for each in [each for each in self.replicas if each.phase is STARTING][: look.became_ready]:
             self.replicas[self.replicas.index(each)] = replace(each, phase=READY)
         if look.lost and self.replicas:
@@ -110,11 +119,14 @@ def test_bounds_and_budget_hold_and_victims_are_ready_replicas(bounds: PoolBound
     for look in looks:
         signal, decision = pool.look(look)
         ready, starting = signal.of(READY), signal.of(STARTING)
-        draining = len(signal.of(DRAINING))
-        assert decision.desired >= min(bounds.min_replicas, bounds.affordable - draining)
-        assert decision.desired <= min(bounds.max_replicas, bounds.affordable)
-        if decision.desired > len(ready) + len(starting):
-            assert decision.desired + draining <= bounds.affordable
+        draining = signal.of(DRAINING)
+        assert decision.desired <= bounds.max_replicas
+        if bounds.spot_price is None:
+            assert decision.desired >= min(bounds.min_replicas, bounds.affordable - len(draining))
+        if bounds.budget is not None:
+            kept = money((each for each in pool.replicas if each.phase is not DRAINING), bounds)
+            grows = decision.desired > len(ready) + len(starting)
+            assert kept + grows * money(draining, bounds) <= bounds.budget + 1e-6
         assert len(set(decision.victims)) == len(decision.victims)
         assert set(decision.victims) <= {each.id for each in ready}
         assert not decision.victims or len(ready) - len(decision.victims) == decision.desired

@@ -66,6 +66,7 @@ def test_of_windows_that_overlap_the_later_one_holds() -> None:
         {"max_replicas": 0, "min_replicas": 0},
         {"spare": -1},
         {"budget": 5.0},
+        {"budget": 5.0, "price": 3.0, "spot_price": 0.0},
         {"budget": 5.0, "price": 3.0, "min_replicas": 2, "max_replicas": 2},
     ],
     ids=str,
