@@ -19,10 +19,13 @@ from deploy.ray.controller import ControllerActor
 from deploy.ray.engine import bundle, pools_of
 from gateway.cli.connection import config_option, json_option, load_settings
 from gateway.cli.directory import print_table
+from gateway.config.ray import RaySettings
 from gateway.config.settings import Settings, SettingsError, file_of
 
 _PATIENCE = 120.0
 """Seconds in which an actor must answer, or end."""
+_LONGEST_DRAIN = 3600.0
+"""Seconds for which `drain` waits: far longer than engines have, and than whoever takes the node away lets it."""
 _LOOK_SECONDS = 0.5
 
 address_option = click.option(
@@ -63,6 +66,7 @@ def main() -> None:
     Examples:
       roundhouse ray up --config /etc/roundhouse/roundhouse.toml
       roundhouse ray status
+      roundhouse ray drain --node 192.0.2.3
       roundhouse ray down
     """
 
@@ -115,6 +119,29 @@ def status(config: str | None, address: str, as_json: bool) -> None:
     print_table(columns, [_cells(each) for each in found.replicas])
 
 
+@main.command("drain")
+@address_option
+@click.option("--node", required=True, metavar="ADDRESS", help="Address of the node, as `status` shows it.")
+@click.option("--namespace", default=RaySettings().namespace, show_default=True, help="As `ray.namespace` of `up`.")
+def drain_node(address: str, node: str, namespace: str) -> None:
+    """End the engines on a node that is about to go; returns once they have ended. Others start where there is room.
+
+    Requests have `scaling.drain_timeout` seconds to end; the rest goes on in engines elsewhere. No configuration is
+    read: the node itself can do this.
+    """
+    _join(address, namespace)
+    there = [name for name, replica in cluster.look().items() if replica.node == node]
+    for name in there:
+        drain(name)
+
+    def ended() -> bool:
+        found = cluster.look()
+        return all(found[name].told is None for name in there if name in found)
+
+    _until(ended, lambda: f"engines still run on {node}", _LONGEST_DRAIN)
+    click.echo(f"{len(there)} engines on {node} have ended")
+
+
 @main.command()
 @config_option
 @address_option
@@ -143,10 +170,17 @@ def _joined(config: str | None, address: str) -> Settings:
     settings = load_settings(config)
     try:
         pools_of(settings)
-        cluster.join(address, settings.ray.namespace)
-    except (SettingsError, cluster.NoCluster) as error:
+    except SettingsError as error:
         raise click.ClickException(str(error)) from error
+    _join(address, settings.ray.namespace)
     return settings
+
+
+def _join(address: str, namespace: str) -> None:
+    try:
+        cluster.join(address, namespace)
+    except cluster.NoCluster as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _end_controller() -> None:

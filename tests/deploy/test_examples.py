@@ -50,6 +50,22 @@ class TestKubeRay:
         assert spot["labels"] == {"ray.io/market-type": "spot"} and "labels" not in stay
         assert "nodeSelector" in spot["template"]["spec"] and "nodeSelector" not in stay["template"]["spec"]
 
+    def test_engines_drain_before_their_pod_is_gone(self) -> None:
+        seconds = load(environ={}).scaling.drain_timeout
+        for group in self.CLUSTER["spec"]["workerGroupSpecs"]:
+            spec = group["template"]["spec"]
+            assert spec["terminationGracePeriodSeconds"] >= seconds + 10
+            [container] = spec["containers"]
+            shell, run, script = container["lifecycle"]["preStop"]["exec"]["command"]
+            assert (shell, run) == ("sh", "-c")
+            assert "POD_IP" in {each["name"] for each in container["env"]}
+            assert shlex.split(script) == ["roundhouse", "ray", "drain", "--node", "$POD_IP"]
+
+    def test_the_command_with_which_they_drain_is_there(self) -> None:
+        pytest.importorskip("ray", reason="needs Ray: pip install 'roundhouse[ray]'")
+        done = CliRunner().invoke(main, ["ray", "drain", "--help"])
+        assert done.exit_code == 0 and "--node" in done.output
+
     def test_its_pods_are_limited_and_no_roots(self) -> None:
         for pod in self.pods:
             assert pod["spec"]["securityContext"]["runAsNonRoot"] is True

@@ -52,17 +52,18 @@ class Fleet:
         self.cluster = cluster
         self._config = str(it.running.folder / "roundhouse.toml")
 
-    def roundhouse(self, *words: str) -> str:
+    def roundhouse(self, *words: str, configured: bool = True) -> str:
         """Run a command where the gateway runs; returns what it prints."""
-        command = [sys.executable, "-m", "gateway.cli", *words, "--config", self._config]
+        own = ["--config", self._config] if configured else []
+        command = [sys.executable, "-m", "gateway.cli", *words, *own]
         done = subprocess.run(
             command, env={**self.cluster.environment, **self.cluster.of_head}, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def ray(self, command: str, *words: str) -> str:
-        return self.roundhouse("ray", command, "--address", self.cluster.address, *words)
+    def ray(self, command: str, *words: str, configured: bool = True) -> str:
+        return self.roundhouse("ray", command, "--address", self.cluster.address, *words, configured=configured)
 
     def up(self, count: int) -> dict[str, str]:
         """Have the cluster run engines, and wait for so many."""

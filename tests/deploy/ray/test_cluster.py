@@ -131,6 +131,22 @@ async def test_an_actor_that_is_killed_takes_its_engine_along_and_both_come_back
 
 
 @pytest.mark.deep
+async def test_a_node_that_is_drained_first_costs_no_turn_and_its_engine_starts_elsewhere(pair: Fleet) -> None:
+    ids, told = pair.placed(), []
+
+    def take_away() -> None:
+        told.append(pair.ray("drain", "--node", THIRD, configured=False))
+        pair.cluster.kill(THIRD)
+
+    assert await pair.under_load(take_away) > 0
+    assert told == [f"1 engines on {THIRD} have ended\n"]
+    pair.cluster.node(SECOND)
+    after = pair.wait_ready(2)
+    assert sorted(after.values()) == [HEAD, SECOND]
+    assert {id for id, node in ids.items() if node == HEAD} < after.keys()
+
+
+@pytest.mark.deep
 async def test_a_pool_grows_onto_a_fresh_node_and_gives_it_back() -> None:
     """An operator allows more, then fewer; turns of the engine that goes end there or elsewhere."""
     with fleet(low=1) as it:
