@@ -17,7 +17,7 @@ Object = dict[str, Any]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "roundhouse"
 EXAMPLES = {file.stem: file for file in sorted((DEPLOY / "helm" / "examples").glob("*.yaml"))}
-WORKLOADS = ("Deployment", "StatefulSet")
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 OLDEST, NEWEST = "1.30", "1.37"
 """Versions of Kubernetes against whose schemas objects are checked: the oldest that the chart takes, and the newest."""
 _CUSTOM = Path(__file__).with_name("custom_resources.yaml")
@@ -50,7 +50,14 @@ def component(each: Object) -> str:
 def containers(workload: Object) -> list[Object]:
     """Return all containers that live as long as the pod, sidecars included."""
     spec = workload["spec"]["template"]["spec"]
-    return [*spec.get("initContainers", []), *spec["containers"]]
+    return [*(each for each in spec.get("initContainers", []) if "restartPolicy" in each), *spec["containers"]]
+
+
+def first_containers(workload: Object) -> list[Object]:
+    """Return the containers that end before the others start."""
+    return [
+        each for each in workload["spec"]["template"]["spec"].get("initContainers", []) if "restartPolicy" not in each
+    ]
 
 
 def environment(container: Object) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from engine.server.options import EngineOptions
 from gateway.cli.root import main
 from gateway.config.settings import Settings
 from gateway.http import health
+from gateway.models.catalogue import catalogue
+from gateway.models.store import ModelStore
 from gateway.scaling.controller import Controller
 from gateway.scaling.listener import bind, listening
 from tests.deploy.kubernetes import (
@@ -35,6 +38,7 @@ from tests.deploy.kubernetes import (
     containers,
     environment,
     example,
+    first_containers,
     of_kind,
     probes,
     render,
@@ -207,6 +211,44 @@ def test_spot_machines_hold_what_follows_the_load_and_others_stay() -> None:
     [text] = [each["data"]["roundhouse.toml"] for each in of_kind(objects, "ConfigMap") if "configuration" in
               component(each)]  # fmt: skip
     assert [pool.get("on_demand_replicas") for pool in tomllib.loads(text)["pools"]] == [1, None, None]
+
+
+def test_models_are_fetched_where_their_pods_wait_for_them() -> None:
+    """The pull stores them at the path that pools name, which gateways and engines may only read."""
+    objects = example("without-controller")
+    [fetching] = of_kind(objects, "DaemonSet")
+    [container] = containers(fetching)
+    [name] = container["args"]
+    store = ModelStore(Path(environment(container)["ROUNDHOUSE_MODELS_STORE"]))
+    [model] = [str(store.path(each)) for each in catalogue() if each.name == name]
+    deployments = of_kind(objects, "Deployment")
+    assert {component(each) for each in deployments} == {"gateway", "engine-small"}
+    for each in deployments:
+        [waiting] = first_containers(each)
+        assert waiting["args"] == [model]
+        assert all(mount.get("readOnly") for mount in waiting["volumeMounts"])
+    assert not of_kind(example("production"), "DaemonSet")
+
+
+def test_the_fetching_pod_pulls_each_model_and_stays(tmp_path: Path) -> None:
+    """Its own command, where `roundhouse` and `sleep` only say what they are told."""
+    [container] = containers(of_kind(example("without-controller"), "DaemonSet")[0])
+    said = tmp_path / "said"
+    for command in ("roundhouse", "sleep", "touch"):
+        (tmp_path / command).write_text(f'#!/bin/sh\necho {command} "$@" >> {said}\n')
+        (tmp_path / command).chmod(0o755)
+    subprocess.run([*container["command"], "a", "b"], env={"PATH": f"{tmp_path}:/bin:/usr/bin"}, check=True)
+    pulled = ["roundhouse models pull a", "roundhouse models pull b", "touch /tmp/fetched", "sleep infinity"]
+    assert said.read_text().splitlines() == pulled
+    failing = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    (tmp_path / "roundhouse").write_text("#!/bin/sh\nexit 1\n")
+    assert subprocess.run([*container["command"], "a"], env=failing).returncode == 1
+    assert said.read_text().splitlines() == pulled
+
+
+def test_fetching_needs_a_volume() -> None:
+    with pytest.raises(helm.HelmRenderError, match=r"models\.volume"):
+        render({"redis": {"url": "redis://redis:6379"}, "models": {"fetch": {"sources": ["smollm2-135m"]}}})
 
 
 def test_without_a_controller_each_engine_counts_once() -> None:

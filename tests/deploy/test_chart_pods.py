@@ -12,6 +12,7 @@ from tests.deploy.kubernetes import (
     containers,
     environment,
     example,
+    first_containers,
     of_kind,
     probes,
     selects,
@@ -37,6 +38,8 @@ def test_every_container_has_probes_and_limits(workloads: list[Object]) -> None:
             assert {"startupProbe", "livenessProbe"} <= container.keys(), where
             assert container["resources"]["limits"].keys() >= {"cpu", "memory"}, where
         assert all("readinessProbe" in each for each in workload["spec"]["template"]["spec"]["containers"])
+        for container in first_containers(workload):
+            assert container["resources"]["limits"].keys() >= {"cpu", "memory"}
 
 
 def test_no_pod_may_do_more_than_compute(workloads: list[Object]) -> None:
@@ -47,7 +50,7 @@ def test_no_pod_may_do_more_than_compute(workloads: list[Object]) -> None:
         assert spec["securityContext"]["runAsUser"] >= 10000
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
-        for container in containers(workload):
+        for container in (*first_containers(workload), *containers(workload)):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -92,6 +95,7 @@ def test_mounts_and_volumes_belong_together(objects: list[Object], workloads: li
         volumes = {volume["name"] for volume in spec.get("volumes", [])} | claimed
         mounted = {mount["name"] for container in containers(workload) for mount in container["volumeMounts"]}
         assert mounted == volumes
+        assert all(mount["name"] in volumes for each in first_containers(workload) for mount in each["volumeMounts"])
         assert {each["configMap"]["name"] for each in spec.get("volumes", []) if "configMap" in each} <= maps
 
 

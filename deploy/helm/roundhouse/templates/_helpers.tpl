@@ -139,3 +139,17 @@ readinessProbe:
 {{- end -}}
 {{- dict "pools" $pools | toJson -}}
 {{- end }}
+
+{{/* A container that ends when fetched models are there, which appear whole. Takes (list root variant paths). */}}
+{{- define "roundhouse.fetched" -}}
+- name: models
+  {{- include "roundhouse.image" (list (index . 0) (index . 1)) | nindent 2 }}
+  command: [sh, -c, 'for path in "$@"; do until [ -e "$path" ]; do sleep 2; done; done', wait]
+  args: {{ toJson (index . 2) }}
+  {{- include "roundhouse.container" (index . 0) | nindent 2 }}
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {cpu: 100m, memory: 64Mi}
+  volumeMounts:
+    - {name: models, mountPath: /models, readOnly: true}
+{{- end }}
