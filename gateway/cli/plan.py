@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -24,28 +21,16 @@ from gateway.cli.connection import config_option, json_option, load_settings
 from gateway.processes.extras import missing
 from scale.planning.bounds import LatencyAims, parse_aims
 from scale.planning.devices import known_devices
-from scale.planning.kinds import ProbedEngine, ReplicaKind, kind_of
+from scale.planning.kinds import STEP_TOKENS, ProbedEngine, ReplicaChoices, ReplicaKind, variants
 from scale.planning.plan import CapacityPlan, cheapest
 from scale.planning.plan import plan as plan_replicas
-from scale.planning.shape import KV_TYPES, WEIGHT_TYPES, KVType, ModelShape, WeightType, known_shapes
-from scale.planning.step_cost import Roofline
+from scale.planning.shape import KV_TYPES, WEIGHT_TYPES, ModelShape, known_shapes
 from scale.planning.traffic import Length, PlannedTraffic, parse_traffic, read_trace, summarise
 
 _COMPARED = 6
 """Other types of numbers that are shown, the cheapest first."""
 _PROBE_SECONDS = 45.0
 """Seconds that steps are timed, beside loading the model."""
-
-
-class PlanChoices(Struct, frozen=True, kw_only=True):
-    """The options of one call that say what a replica is."""
-
-    weights: WeightType
-    kv: KVType
-    devices: int
-    step_tokens: int
-    max_running: int | None
-    price: float | None
 
 
 @click.group(invoke_without_command=True)
@@ -59,7 +44,9 @@ class PlanChoices(Struct, frozen=True, kw_only=True):
 @click.option("--weights", type=click.Choice(WEIGHT_TYPES), default="bf16", show_default=True, help="Type of weights.")
 @click.option("--kv", type=click.Choice(KV_TYPES), default="bf16", show_default=True, help="Type of keys and values.")
 @click.option("--devices", type=click.IntRange(1, 64), default=1, show_default=True, help="Devices of one replica.")
-@click.option("--step-tokens", type=click.IntRange(16), default=2048, show_default=True, help="As of the engine.")
+@click.option(
+    "--step-tokens", type=click.IntRange(16), default=STEP_TOKENS, show_default=True, help="As of the engine."
+)
 @click.option("--max-running", type=click.IntRange(1), help="As of the engine; 256 unless given.")
 @click.option("--price", type=click.FloatRange(0), help="Money per replica and hour, instead of an assumption.")
 @click.option("--spare", type=click.IntRange(0), default=1, show_default=True, help="Replicas beyond what is needed.")
@@ -85,7 +72,7 @@ def plan(context: click.Context, /, config: str | None, listed: bool, as_json: b
     if listed:
         _list()
         return
-    spare, simulate, choices = options["spare"], options["simulate"], msgspec.convert(options, PlanChoices)
+    spare, simulate, choices = options["spare"], options["simulate"], msgspec.convert(options, ReplicaChoices)
     try:
         trace, traffic = _load(options["trace"], options["traffic"])
         aims = parse_aims(options["slo"])
@@ -149,7 +136,7 @@ def _load(trace: Path | None, traffic: str | None) -> tuple[list[Length], Planne
 
 
 def _kinds(
-    config: str | None, model: str | None, hardware: str | None, choices: PlanChoices
+    config: str | None, model: str | None, hardware: str | None, choices: ReplicaChoices
 ) -> tuple[ReplicaKind, Sequence[Callable[[], ReplicaKind]]]:
     """Return the replica that is asked for, and makers of others: the same device with other types of numbers.
 
@@ -166,14 +153,7 @@ def _kinds(
         return msgspec.json.decode(file.read_bytes(), type=ProbedEngine).kind(choices.price), []
     if model is None:
         raise ValueError("name --model: a checkpoint, a model of the store, or a shape of `roundhouse plan --list`")
-    shape = _shape(config, model)
-
-    def make(weights: WeightType, kv: KVType) -> ReplicaKind:
-        roofline = Roofline(shape=shape, device=device, weights=weights, kv=kv, devices=choices.devices)
-        return kind_of(roofline, step_tokens=choices.step_tokens, max_running=choices.max_running, price=choices.price)
-
-    others = [partial(make, weights, kv) for weights, kv in product(WEIGHT_TYPES, KV_TYPES)]
-    return make(choices.weights, choices.kv), others
+    return variants(_shape(config, model), device, choices)
 
 
 def _shape(config: str | None, model: str) -> ModelShape:

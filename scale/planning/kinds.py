@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
 from msgspec import Struct, field
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.step_times import TimedEngine
 from scale.planning.bounds import EngineLimits
-from scale.planning.shape import WEIGHT_BYTES
+from scale.planning.devices import Device
+from scale.planning.shape import KV_TYPES, WEIGHT_BYTES, WEIGHT_TYPES, KVType, ModelShape, WeightType
 from scale.planning.step_cost import FittedCost, Roofline, StepTime, fit
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that an engine may take."""
 MOST_RUNNING = 256
 """Requests in one step where nothing else is asked for."""
+STEP_TOKENS = 2048
+"""Tokens of one step where nothing else is asked for."""
 
 
 class PlanFigure(Struct, frozen=True):
@@ -81,6 +88,35 @@ class ProbedEngine(Struct, frozen=True, kw_only=True):
             price=price,
             memory=[kv],
         )
+
+
+class ReplicaChoices(Struct, frozen=True):
+    """What a replica on devices with known peak figures is."""
+
+    weights: WeightType
+    kv: KVType
+    devices: int
+    price: float | None
+    """Money per replica and hour; None: what is assumed of the device."""
+    step_tokens: int = STEP_TOKENS
+    max_running: int | None = None
+
+
+def variants(
+    shape: ModelShape, device: Device, choices: ReplicaChoices
+) -> tuple[ReplicaKind, Sequence[Callable[[], ReplicaKind]]]:
+    """Return the replica that is asked for, and makers of all with other types of weights, keys and values.
+
+    Raises:
+        ValueError: the model does not fit.
+    """
+
+    def make(weights: WeightType, kv: KVType) -> ReplicaKind:
+        roofline = Roofline(shape=shape, device=device, weights=weights, kv=kv, devices=choices.devices)
+        return kind_of(roofline, step_tokens=choices.step_tokens, max_running=choices.max_running, price=choices.price)
+
+    others = [partial(make, weights, kv) for weights, kv in product(WEIGHT_TYPES, KV_TYPES)]
+    return make(choices.weights, choices.kv), others
 
 
 def kind_of(roofline: Roofline, *, step_tokens: int, max_running: int | None, price: float | None) -> ReplicaKind:

@@ -1,0 +1,62 @@
+"""Plans for a load, through the admin API."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from gateway.cli.root import main
+from tests.gateway.admin.conftest import Administer, problem
+
+pytestmark = pytest.mark.anyio
+
+LOAD = {"model": "llama-3.1-8b", "hardware": "h100", "rate": 20, "input": 1200, "output": 250, "shared": 0.4}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"itl": 0.05, "ttft": 1, "weights": "int4", "kv": "int8", "devices": 2, "price": 2.5, "spare": 0, "peak": 2.5},
+    ],
+)
+async def test_a_plan_is_that_of_the_command_that_it_names(administer: Administer, more: dict[str, object]) -> None:
+    async with administer() as api:
+        found = (await api.operator.get("/plan", params={**LOAD, **more})).json()
+        program, *words = shlex.split(found["command"])
+        told = json.loads(CliRunner().invoke(main, [*words, "--bounds-only", "--json"]).output)
+        assert program == "roundhouse"
+        assert found["plan"].items() <= told["plan"].items()
+        assert len(found["alternatives"]) > 5
+        for one, other in zip(found["alternatives"], told["alternatives"], strict=True):
+            assert one.items() <= other.items()
+
+
+async def test_without_a_model_it_says_which_there_are(administer: Administer) -> None:
+    async with administer() as api:
+        found = (await api.operator.get("/plan")).json()
+        assert "llama-3.1-8b" in found["models"] and "h100" in found["hardware"]
+        assert (found["plan"], found["alternatives"], found["command"]) == (None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": "../secret"}, "model"),
+        ({"hardware": "abacus"}, "hardware"),
+        ({"rate": 0}, "rate"),
+        ({"model": "llama-3.1-70b", "hardware": "l4"}, "needs"),
+    ],
+)
+async def test_what_cannot_be_planned_is_told(administer: Administer, wrong: dict[str, object], message: str) -> None:
+    async with administer() as api:
+        told = problem(await api.operator.get("/plan", params={**LOAD, **wrong}), 400, "invalid_value")
+        assert message in told["detail"]
+
+
+async def test_it_is_for_operators(administer: Administer) -> None:
+    async with administer() as api:
+        assert (await api.acme.get("/plan")).status_code == 403
