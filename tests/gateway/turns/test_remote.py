@@ -65,11 +65,11 @@ def code_of(turn: Turn) -> str | None:
 
 
 async def test_a_gateway_that_comes_back_between_two_looks_is_asked(
-    empty_redis: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as dead at the first look, and nothing is kept of its turn yet."""
     pipeline = Held()
-    async with gateway(empty_redis, pipeline) as (one, its), gateway(empty_redis, pipeline) as (other, presence):
+    async with gateway(redis_url, pipeline) as (one, its), gateway(redis_url, pipeline) as (other, presence):
         started = await one.start(REQUEST, ALICE)
         await eventually(lambda: its.id in presence.others)
         alive = presence.alive
@@ -87,7 +87,7 @@ async def test_a_gateway_that_comes_back_between_two_looks_is_asked(
 
 
 async def test_a_gateway_that_ends_before_everything_is_stored_counts_as_dead(
-    empty_redis: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis takes too long for its last writes; its turns have failed and are not unknown."""
 
@@ -99,8 +99,8 @@ async def test_a_gateway_that_ends_before_everything_is_stored_counts_as_dead(
     monkeypatch.setattr(TurnRecords, "run", never)
     pipeline = Held()
     pipeline.ends.set()
-    async with gateway(empty_redis, pipeline) as (other, presence):
-        async with gateway(empty_redis, pipeline) as (one, its):
+    async with gateway(redis_url, pipeline) as (other, presence):
+        async with gateway(redis_url, pipeline) as (one, its):
             started = await one.start(REQUEST, ALICE)
             await eventually(lambda: started.turn.finished and its.id in presence.others)
         assert code_of(await other.find(started.turn.id, ALICE)) == "gateway_lost"
@@ -108,12 +108,12 @@ async def test_a_gateway_that_ends_before_everything_is_stored_counts_as_dead(
 
 @pytest.mark.parametrize(("died", "found"), [(-30.0, True), (30.0, True), (300.0, False)])
 async def test_a_turn_that_began_around_its_gateways_last_heartbeat_has_failed(
-    empty_redis: str, died: float, found: bool
+    redis_url: str, died: float, found: bool
 ) -> None:
     """Also one that began after it, while its gateway was cut off from Redis. What began long before had been kept."""
     dead = "gw_" + "d" * 16
     id = ResponseIds(SECRET, dead).new("alice")
-    async with gateway(empty_redis, Held()) as (other, _), Redis.from_url(empty_redis) as redis:
+    async with gateway(redis_url, Held()) as (other, _), Redis.from_url(redis_url) as redis:
         await redis.zadd(LOST_KEY, {dead: time.time() + died})
         if found:
             assert code_of(await other.find(id, ALICE)) == "gateway_lost"
