@@ -13,10 +13,9 @@ from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.opening import open_checkpoint
 from gateway.admin.call import Access, Call
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.errors import InvalidRequest, invalid_value
 from gateway.models.store import ModelStore
 from scale.planning.bounds import LatencyAims
-from scale.planning.devices import known_devices
+from scale.planning.devices import Device, known_devices
 from scale.planning.kinds import PlanFigure, ReplicaChoices, variants
 from scale.planning.plan import CapacityPlan, cheapest
 from scale.planning.plan import plan as plan_replicas
@@ -25,8 +24,8 @@ from scale.planning.traffic import PlannedTraffic
 
 endpoints = Endpoints("plan", "How many replicas of a model a load needs, and what they cost.")
 
-Share = Annotated[float, Meta(ge=0, lt=1)]
-Positive = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0.0001, le=3600)]
+Tokens = Annotated[float, Meta(ge=1, le=10_000_000)]
 
 
 class PlanQuery(Input, frozen=True):
@@ -34,18 +33,19 @@ class PlanQuery(Input, frozen=True):
 
     model: Annotated[str | None, Meta(description="A model of the store, or one whose sizes are known.")] = None
     hardware: Annotated[str | None, Meta(description="A device, by its data sheet.")] = None
-    rate: Annotated[Positive, Meta(description="Requests per second when it is busiest.")] = 1.0
-    input: Annotated[float, Meta(ge=1, description="Mean tokens of a prompt.")] = 1000.0
-    output: Annotated[float, Meta(ge=1, description="Mean tokens of an answer.")] = 200.0
-    shared: Annotated[Share, Meta(description="Share of a prompt that many begin with.")] = 0.0
-    peak: Annotated[float, Meta(ge=1, description="The busiest time's rate over the mean of the day.")] = 1.0
-    ttft: Annotated[Positive, Meta(description="Aim for the first token, in seconds.")] = 2.0
-    itl: Annotated[Positive, Meta(description="Aim for the mean of the other tokens, in seconds.")] = 0.1
+    rate: Annotated[float, Meta(ge=0.0001, le=1_000_000, description="Requests per second when it is busiest.")] = 1.0
+    input: Annotated[Tokens, Meta(description="Mean tokens of a prompt.")] = 1000.0
+    output: Annotated[Tokens, Meta(description="Mean tokens of an answer.")] = 200.0
+    shared: Annotated[float, Meta(ge=0, lt=1, description="Share of a prompt that many begin with.")] = 0.0
+    peak: Annotated[float, Meta(ge=1, le=1000, description="The busiest time's rate over the mean of the day.")] = 1.0
+    ttft: Annotated[Seconds, Meta(description="Aim for the first token.")] = 2.0
+    itl: Annotated[Seconds, Meta(description="Aim for the mean of the other tokens.")] = 0.1
     weights: Annotated[WeightType, Meta(description="Type of weights.")] = "bf16"
     kv: Annotated[KVType, Meta(description="Type of keys and values.")] = "bf16"
     devices: Annotated[int, Meta(ge=1, le=64, description="Devices of one replica.")] = 1
     price: Annotated[
-        Annotated[float, Meta(ge=0)] | None, Meta(description="Money per replica and hour, instead of an assumption.")
+        Annotated[float, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="Money per replica and hour, instead of an assumption."),
     ] = None
     spare: Annotated[int, Meta(ge=0, le=1000, description="Replicas beyond what is needed.")] = 1
 
@@ -68,7 +68,9 @@ class PlanState(Struct, frozen=True, kw_only=True):
     models: list[str]
     hardware: list[str]
     plan: ReplicaPlan | None
-    """null: no model or no hardware is named."""
+    """null: no model or no hardware is named, or the load cannot be served."""
+    problem: str | None
+    """Why the load cannot be served."""
     alternatives: list[ReplicaPlan]
     """The same device with other types of weights, keys and values, the cheapest first."""
     command: str | None
@@ -87,34 +89,40 @@ async def plan_load(call: Call, query: PlanQuery) -> Answer[PlanState]:
 
 def _plan(query: PlanQuery, store: ModelStore) -> PlanState:
     models = sorted({*(model.name for model in store.models()), *known_shapes()})
-    known = PlanState(models=models, hardware=list(known_devices()), plan=None, alternatives=[], command=None)
+    known = PlanState(
+        models=models, hardware=list(known_devices()), plan=None, problem=None, alternatives=[], command=None
+    )
     if query.model is None or query.hardware is None:
         return known
-    device = known_devices().get(query.hardware)
-    if device is None:
-        raise invalid_value("hardware", "no known device")
+    traffic = PlannedTraffic(
+        rate=query.rate, input=query.input, output=query.output, shared=query.shared, peak=query.peak
+    )
+    aims = LatencyAims(ttft=query.ttft, itl=query.itl)
+    choices = ReplicaChoices(query.weights, query.kv, query.devices, query.price)
     try:
-        shape = _shape(query.model, store)
-        kind, others = variants(shape, device, ReplicaChoices(query.weights, query.kv, query.devices, query.price))
-        traffic = PlannedTraffic(
-            rate=query.rate, input=query.input, output=query.output, shared=query.shared, peak=query.peak
-        )
-        aims = LatencyAims(ttft=query.ttft, itl=query.itl)
+        kind, others = variants(_shape(query.model, store), _device(query.hardware), choices)
         made = plan_replicas(kind, traffic, aims, spare=query.spare, simulated=False)
-        alternatives = cheapest(others, traffic, aims, spare=query.spare)
     except (ValueError, CheckpointError, OSError) as error:
-        raise InvalidRequest(str(error), code="invalid_value") from None
+        return msgspec.structs.replace(known, problem=str(error))
+    alternatives = cheapest(others, traffic, aims, spare=query.spare)
     return msgspec.structs.replace(
         known, plan=_told(made), alternatives=[_told(each) for each in alternatives], command=_command(query)
     )
 
 
+def _device(name: str) -> Device:
+    device = known_devices().get(name)
+    if device is None:
+        raise ValueError(f"{name[:64]} is no known device")
+    return device
+
+
 def _shape(name: str, store: ModelStore) -> ModelShape:
     if shape := known_shapes().get(name):
         return shape
-    stored = None if "/" in name else store.model(name)
+    stored = next((each for each in store.models() if each.name == name), None)
     if stored is None:
-        raise invalid_value("model", "no model of the store, and none whose sizes are known")
+        raise ValueError(f"{name[:64]} is no model of the store, and none whose sizes are known")
     return ModelShape.of(stored.name, open_checkpoint(store.path(stored)).config)
 
 

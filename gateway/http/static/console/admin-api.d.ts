@@ -621,6 +621,24 @@ export interface PeriodFigures {
   first_token_ms: FirstTokenTimes | null;
 }
 
+/** One figure of a plan. */
+export interface PlanFigure {
+  name: string;
+  value: number;
+  unit: string;
+  why: string;
+}
+
+/** A plan, and what can be planned. */
+export interface PlanState {
+  models: string[];
+  hardware: string[];
+  plan: ReplicaPlan | null;
+  problem: string | null;
+  alternatives: ReplicaPlan[];
+  command: string | null;
+}
+
 /** How many engines a pool may have. Without a record: as many as the configuration says. */
 export interface PoolChange {
   /** Fewest engines; null: the configuration's number. */
@@ -794,6 +812,15 @@ export interface ReplicaLoad {
   predicted_queue_seconds: number;
   step_seconds: number;
   adapters: string[];
+}
+
+/** A plan for one kind of replica. */
+export interface ReplicaPlan {
+  model: string;
+  hardware: string;
+  replicas: number;
+  binds: string;
+  figures: PlanFigure[];
 }
 
 /** One engine, as this gateway sees it. */

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.root import main
-from tests.gateway.admin.conftest import Administer, problem
+from tests.gateway.admin.conftest import Administer
 
 pytestmark = pytest.mark.anyio
 
@@ -45,16 +45,17 @@ async def test_without_a_model_it_says_which_there_are(administer: Administer) -
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"model": "../secret"}, "model"),
-        ({"hardware": "abacus"}, "hardware"),
-        ({"rate": 0}, "rate"),
+        ({"model": "../secret"}, "no model of the store"),
+        ({"hardware": "abacus"}, "no known device"),
         ({"model": "llama-3.1-70b", "hardware": "l4"}, "needs"),
+        ({"itl": 0.0001}, "ITL of 0.0001 s"),
     ],
 )
-async def test_what_cannot_be_planned_is_told(administer: Administer, wrong: dict[str, object], message: str) -> None:
+async def test_what_cannot_be_served_is_told(administer: Administer, wrong: dict[str, object], message: str) -> None:
     async with administer() as api:
-        told = problem(await api.operator.get("/plan", params={**LOAD, **wrong}), 400, "invalid_value")
-        assert message in told["detail"]
+        found = (await api.operator.get("/plan", params={**LOAD, **wrong})).json()
+        assert message in found["problem"]
+        assert (found["plan"], found["command"]) == (None, None)
 
 
 async def test_it_is_for_operators(administer: Administer) -> None:
