@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams constraints clean
+.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams screens constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -111,6 +111,10 @@ docs: ## write the generated pages of docs/ anew
 	$(BIN)/python -m tests.engine.composition_page > docs/composition.md
 
 diagrams: $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot)) ## draw the pictures of docs/ anew (needs graphviz)
+
+screens: ## take the pictures of docs/screens.md anew (needs Chromium)
+	@deploy/environment.sh dev
+	$(BIN)/python -m tests.e2e.screens
 
 docs/diagrams/%.svg: docs/diagrams/%.dot
 	@command -v dot > /dev/null || { echo 'dot is missing; install it: apt install graphviz'; exit 1; }
