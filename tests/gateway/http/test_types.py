@@ -22,26 +22,17 @@ VERSION = "5.9.3"
 SHA512 = "jl1vZzPDinLr9eUt3J/t7V6FgNEw9QjvBPdysz9KfQDD41fQrC2Y4vKQdiaUpFT4bXlb1RHhLpp8wtm6M5TgSw=="
 NOT_YET = frozenset(
     {
-        "console/change.js",
-        "console/parts.js",
         *(
             f"console/views/{name}.js"
             for name in (
                 "adapter-upload",
                 "adapters",
                 "audit",
-                "caches",
                 "keys",
                 "live",
                 "overview",
-                "playground",
-                "pools",
-                "prices",
                 "quotas",
                 "routes",
-                "routing",
-                "sessions",
-                "settings",
                 "tenants",
                 "turns",
                 "usage",

@@ -26,7 +26,13 @@ export function withQuery(path, query) {
   return text ? `${path}?${text}` : path;
 }
 
-/** Of a view's filters those that an endpoint takes and that are set. @param {Record<string, string>} query @param {string[]} names */
+/**
+ * Of a view's filters those that an endpoint takes and that are set.
+ *
+ * @param {Record<string, string>} query
+ * @param {string[]} names
+ * @returns {[string, string][]}
+ */
 export const given = (query, names) => names.filter((name) => query[name]).map((name) => [name, query[name]]);
 
 /** Path of something with a public name, whose slashes separate parts. @param {string} kind @param {string} name */

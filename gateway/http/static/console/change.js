@@ -34,8 +34,8 @@ export function Change(props) {
   const { record: path = props.path, draft: begin = () => ({}) } = props;
   const [state, setState] = useState({ record: null, etag: null, theirs: null, failure: null, busy: false });
   const [draft, setDraft] = useState(null);
-  const more = (values) => setState((state) => ({ ...state, busy: false, ...values }));
-  const failed = (failure) => more({ failure });
+  const more = (/** @type {any} */ values) => setState((/** @type {any} */ state) => ({ ...state, busy: false, ...values }));
+  const failed = (/** @type {unknown} */ failure) => more({ failure });
   useEffect(() => {
     const read = path === null ? Promise.resolve({ data: {}, etag: null }) : api.read(path);
     read.then(({ data, etag }) => (more({ record: data, etag }), setDraft(begin(data))), failed);
@@ -51,24 +51,26 @@ export function Change(props) {
     try {
       const { data } = await api.send(props.method, to, { body, etag: state.etag });
       props.onDone(data);
-    } catch (failure) {
+    } catch (error) {
+      const failure = /** @type {import("./api.js").ApiFailure} */ (error);
       if (failure.status !== 412) return failed(failure);
-      await api.read(path).then(({ data, etag }) => more({ theirs: data, etag }), failed);
+      await api.read(path ?? props.path).then(({ data, etag }) => more({ theirs: data, etag }), failed);
     }
   };
   return html`<${Dialog} title=${props.title} onClose=${props.onClose}>
     ${!draft && !state.failure && html`<p role="status">Loading …</p>`}
     ${draft &&
-    html`<${ChangeForm} ...${props} ...${state} draft=${draft} set=${(values) => setDraft({ ...draft, ...values })} body=${body} to=${to} send=${send} />`}
+    html`<${ChangeForm} ...${props} ...${state} draft=${draft} set=${(/** @type {any} */ values) => setDraft({ ...draft, ...values })} body=${body} to=${to} send=${send} />`}
     ${!draft && html`<div class="actions"><button type="button" onClick=${props.onClose}>Close</button></div>`}
     ${state.failure && html`<${Failure} failure=${state.failure} />`}
   </${Dialog}>`;
 }
 
+/** @param {any} props those of `Change`, its state, what is sent and where to */
 function ChangeForm({ draft, set, form, body, to, send, record, theirs, etag, ...props }) {
   const [typed, setTyped] = useState("");
   const name = props.confirm?.(record, draft) ?? null;
-  const submit = (event) => (event.preventDefault(), send());
+  const submit = (/** @type {Event} */ event) => (event.preventDefault(), send());
   const command = () => {
     const headers = { ...(etag && { "If-Match": etag }), ...(body && { "Content-Type": "application/json" }) };
     return curl(props.method, `${location.pathname}v1/${to}`, headers, body ? JSON.stringify(body) : null);
@@ -89,7 +91,7 @@ function ChangeForm({ draft, set, form, body, to, send, record, theirs, etag, ..
   </form>`;
 }
 
-/** What a change changes. */
+/** What a change changes. @param {{before: any, after: any}} props */
 function Differences({ before, after }) {
   const rows = differences(before, after);
   if (!rows.length) return null;
@@ -100,7 +102,7 @@ function Differences({ before, after }) {
   </table>`;
 }
 
-/** Somebody else has changed it meanwhile: both values of all fields that they or this change touch. */
+/** Somebody else has changed it meanwhile: both values of all fields that they or this change touch. @param {{before: any, mine: any, theirs: any}} props */
 function Conflict({ before, mine, theirs }) {
   const touched = new Set([...differences(before, mine), ...differences(before, theirs)].map(({ name }) => name));
   const [own, others] = [flat({ ...theirs, ...mine }), flat(theirs)];

@@ -6,7 +6,11 @@ import { focusHeading } from "./focus.js";
 import { NONE, times } from "./format.js";
 import { html } from "./html.js";
 
-/** The heading of a view, which gets the focus when the view is opened. */
+/**
+ * The heading of a view, which gets the focus when the view is opened.
+ *
+ * @param {{children?: any, actions?: any}} props
+ */
 export function Heading({ children, actions }) {
   return html`<div class="heading"><h1 tabindex="-1">${children}</h1>${actions}</div>`;
 }
@@ -18,6 +22,7 @@ export function Loaded({ of: { data, failure, busy, again }, children }) {
   return html`<div class="loaded" aria-busy=${busy}>${children(data)}</div>`;
 }
 
+/** @param {{failure: Error, again?: () => void}} props */
 export function Failure({ failure, again }) {
   return html`<div class="failure" role="alert">
     <p>${failure.message}</p>
@@ -50,9 +55,10 @@ export function Time({ at }) {
 }
 
 /**
+ * @template [Row=any]
  * @typedef {object} Column
  * @property {string} title
- * @property {(row: any) => any} cell
+ * @property {(row: Row) => any} cell
  * @property {boolean} [number] set to the right
  */
 
@@ -62,7 +68,7 @@ export function Time({ at }) {
  */
 export function Table({ caption, columns, rows, by, total, empty }) {
   if (!rows.length) return html`<p class="empty">${empty}</p>`;
-  const cell = (row) => (column, index) =>
+  const cell = (/** @type {any} */ row) => (/** @type {Column} */ column, /** @type {number} */ index) =>
     index
       ? html`<td class=${column.number && "number"}>${column.cell(row)}</td>`
       : html`<th scope="row">${column.cell(row)}</th>`;
@@ -85,7 +91,7 @@ export function Pairs({ pairs }) {
   </dl>`;
 }
 
-/** Links through the pages of a list. */
+/** Links through the pages of a list. @param {import("./address.js").Address & {next: string | null}} props */
 function Pages({ parts, query, next }) {
   if (!query.cursor && !next) return null;
   return html`<nav class="pages" aria-label="Pages">
@@ -103,7 +109,7 @@ function Pages({ parts, query, next }) {
  */
 export function List({ of, parts, query, empty, emptyPage = empty, ...table }) {
   return html`<${Loaded} of=${of}>
-    ${({ data, next }) => html`
+    ${(/** @type {{data: any[], next: string | null}} */ { data, next }) => html`
       <${Table} ...${table} rows=${data} empty=${next ? emptyPage : empty} />
       <${Pages} parts=${parts} query=${query} next=${next} />
     `}
@@ -138,7 +144,11 @@ export function Periods({ parts, query }) {
   </nav>`;
 }
 
-/** A labelled input, select or textarea: `control` is a function of its id and its description's id. */
+/**
+ * A labelled input, select or textarea: `control` is a function of its id and its description's id.
+ *
+ * @param {{label: string, note?: any, control: (given: object) => any}} props
+ */
 export function Field({ label, note, control }) {
   const id = useId();
   return html`<div class="field">
@@ -150,15 +160,15 @@ export function Field({ label, note, control }) {
 
 /** @param {{label: string, note?: string, value: any, onInput: (value: string) => void}} props further ones are the input's */
 export function TextField({ label, note, value, onInput, ...more }) {
-  const input = (given) =>
-    html`<input type="text" autocomplete="off" ...${more} ...${given} value=${value} onInput=${(event) => onInput(event.target.value)} />`;
+  const input = (/** @type {object} */ given) =>
+    html`<input type="text" autocomplete="off" ...${more} ...${given} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} />`;
   return html`<${Field} label=${label} note=${note} control=${input} />`;
 }
 
 /** @param {{label: string, note?: string, value: string, options: [string, string][], onInput: (value: string) => void}} props */
 export function SelectField({ label, note, value, options, onInput }) {
-  const select = (given) =>
-    html`<select ...${given} value=${value} onChange=${(event) => onInput(event.target.value)}>
+  const select = (/** @type {object} */ given) =>
+    html`<select ...${given} value=${value} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}>
       ${options.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
     </select>`;
   return html`<${Field} label=${label} note=${note} control=${select} />`;
@@ -167,7 +177,7 @@ export function SelectField({ label, note, value, options, onInput }) {
 /** @param {{label: string, checked: boolean, onInput: (checked: boolean) => void}} props */
 export function CheckField({ label, checked, onInput }) {
   return html`<label class="check">
-    <input type="checkbox" checked=${checked} onChange=${(event) => onInput(event.target.checked)} />${label}
+    <input type="checkbox" checked=${checked} onChange=${(/** @type {any} */ event) => onInput(event.target.checked)} />${label}
   </label>`;
 }
 
@@ -180,13 +190,13 @@ export function CheckField({ label, checked, onInput }) {
 export function Filters({ parts, query, fields }) {
   const [draft, setDraft] = useState(query);
   useEffect(() => setDraft(query), [toAddress([], query)]);
-  const apply = (event) => {
+  const apply = (/** @type {Event} */ event) => {
     event.preventDefault();
     location.hash = toAddress(parts, { ...draft, cursor: "", page: "" });
   };
   return html`<form class="filters" onSubmit=${apply}>
     ${fields.map(({ name, ...more }) => {
-      const set = (value) => setDraft({ ...draft, [name]: value });
+      const set = (/** @type {string} */ value) => setDraft({ ...draft, [name]: value });
       const kind = more.options ? SelectField : TextField;
       return html`<${kind} key=${name} ...${more} value=${draft[name] ?? ""} onInput=${set} />`;
     })}
@@ -194,7 +204,11 @@ export function Filters({ parts, query, fields }) {
   </form>`;
 }
 
-/** A dialog over the page. Closing it gives the focus back to where it was. */
+/**
+ * A dialog over the page. Closing it gives the focus back to where it was.
+ *
+ * @param {{title: string, onClose: () => void, children?: any}} props
+ */
 export function Dialog({ title, onClose, children }) {
   const element = useRef(null);
   const id = useId();

@@ -9,15 +9,17 @@ import { html } from "../html.js";
 import { changeColumn, Filters, Heading, Loaded, Periods, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @typedef {import("../admin-api.d.ts").StoredAnswerInfo} Stored */
+
 const SHOWN = 200;
-/** What came of requests that were looked up. */
+/** What came of requests that were looked up. @type {[string, (counters: Record<string, number>) => number][]} */
 const OUTCOMES = [
   ["Found", ({ exact_hit = 0, exact_join = 0 }) => exact_hit + exact_join],
   ["Found for a similar question", ({ semantic_hit = 0 }) => semantic_hit],
   // The end of an hour may part a miss from the similar question that it led to.
   ["Computed", ({ exact_miss = 0, semantic_hit = 0 }) => Math.max(0, exact_miss - semantic_hit)],
 ];
-/** Counters that go by reasons: `exact_bypass.random`. */
+/** Counters that go by reasons: `exact_bypass.random`. @type {Record<string, string>} */
 const KINDS = {
   exact_bypass: "Not looked up",
   exact_miss: "Found, but would not do",
@@ -28,6 +30,7 @@ const KINDS = {
   semantic_check: "Fresh answer compared",
 };
 
+/** @param {import("../address.js").Address} props */
 export function Caches({ parts, query }) {
   const { me, operator } = useSession();
   const tenant = operator ? query.tenant : me.tenant;
@@ -38,7 +41,7 @@ export function Caches({ parts, query }) {
     <${Periods} parts=${parts} query=${query} />
     ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
     <${Loaded} of=${read}>
-      ${({ data, total, semantic }) => html`
+      ${(/** @type {import("../admin-api.d.ts").CacheHours} */ { data, total, semantic }) => html`
         <${Figures} ...${total} />
         ${semantic && html`<${Similar} ...${semantic} />`}
         <${Hours} hours=${data} />
@@ -50,6 +53,7 @@ export function Caches({ parts, query }) {
   `;
 }
 
+/** @param {import("../admin-api.d.ts").CacheSums} props */
 function Figures({ exact_hit_rate, semantic_hit_rate, prefix_hit_rate, counters }) {
   const figures = [
     ["Same request found", share(exact_hit_rate)],
@@ -64,11 +68,13 @@ function Figures({ exact_hit_rate, semantic_hit_rate, prefix_hit_rate, counters 
   </dl>`;
 }
 
+/** @type {Record<import("../admin-api.d.ts").PromiseStanding, (band: import("../admin-api.d.ts").BandReport) => string>} */
 const STANDINGS = {
   kept: () => "given",
   unproven: ({ lacking }) => `not given until ${count(lacking)} more in a row are right`,
   broken: () => "not given: too many are wrong",
 };
+/** @type {import("../parts.js").Column<import("../admin-api.d.ts").BandReport>[]} */
 const BANDS = [
   { title: "Sure from", cell: ({ bound }) => share(bound) },
   { title: "Compared", number: true, cell: ({ compared }) => count(compared) },
@@ -78,17 +84,19 @@ const BANDS = [
   { title: "State", cell: (band) => STANDINGS[band.standing](band) },
 ];
 
-/** How many answers to similar questions are wrong, beside how many may be. */
+/** How many answers to similar questions are wrong, beside how many may be. @param {import("../admin-api.d.ts").SimilarAnswersState} props */
 function Similar({ promise, bands }) {
   return html`<h2>Answers to similar questions</h2>
     <p>At most ${share(promise)} may be wrong. By how sure the model is of them, and how many that were compared with fresh ones were wrong:</p>
     <${Table} caption="Answers to similar questions" columns=${BANDS} rows=${bands} empty="Nothing was compared." />`;
 }
 
+/** @param {{hours: import("../admin-api.d.ts").CacheHour[]}} props */
 function Hours({ hours }) {
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").CacheHour>[]} */
   const columns = [
     { title: "Time (UTC)", cell: ({ hour }) => hourTime(hour) },
-    ...OUTCOMES.map(([title, of]) => ({ title, number: true, cell: ({ counters }) => count(of(counters)) })),
+    ...OUTCOMES.map(([title, of]) => ({ title, number: true, cell: (/** @type {import("../admin-api.d.ts").CacheHour} */ { counters }) => count(of(counters)) })),
     { title: "Prefix caches", number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
     { title: "Tokens saved", number: true, cell: ({ counters }) => count(counters.tokens_saved ?? 0) },
     { title: "Saved", number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
@@ -100,6 +108,7 @@ function Hours({ hours }) {
     <${Table} caption="Over time" columns=${columns} rows=${hours} empty="Nothing was counted in this period." />`;
 }
 
+/** @type {import("../parts.js").Column<{kind: string, reason: string, times: number}>[]} */
 const REASONS = [
   { title: "What", cell: ({ kind }) => KINDS[kind] ?? words(kind) },
   { title: "Reason", cell: ({ reason }) => words(reason) },
@@ -114,9 +123,10 @@ function reasonsOf(counters) {
     .sort((one, other) => other.times - one.times);
 }
 
-/** The caches of each tenant in the same time. */
+/** The caches of each tenant in the same time. @param {import("../address.js").Address} props */
 function Tenants({ parts, query }) {
   const read = useRead(withQuery("cache", given(query, ["hours"])));
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").CacheCounters>[]} */
   const columns = [
     { title: "Tenant", cell: ({ tenant }) => html`<a href=${toAddress(parts, { ...query, tenant })}>${tenant}</a>` },
     { title: "Same request found", number: true, cell: ({ exact_hit_rate }) => share(exact_hit_rate) },
@@ -126,11 +136,11 @@ function Tenants({ parts, query }) {
   ];
   return html`<h2>Tenants</h2>
     <${Loaded} of=${read}>
-      ${({ data }) => html`<${Table} caption="Tenants" columns=${columns} rows=${data} empty="Nothing was counted." />`}
+      ${(/** @type {import("../admin-api.d.ts").CacheStatistics} */ { data }) => html`<${Table} caption="Tenants" columns=${columns} rows=${data} empty="Nothing was counted." />`}
     </${Loaded}>`;
 }
 
-/** Stored answers of a tenant: the newest, without their texts. */
+/** Stored answers of a tenant: the newest, without their texts. @param {{tenant: string}} props */
 function Answers({ tenant }) {
   const { writes } = useSession();
   const [open, setOpen] = useState(null);
@@ -138,8 +148,10 @@ function Answers({ tenant }) {
   const read = useRead(`${path}/answers?limit=${SHOWN}`);
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
+  /** @param {any} dialog @param {string} title @param {Stored} answer */
   const button = (dialog, title, answer) =>
     html`<button type="button" aria-label=${`${title} ${answer.digest.slice(0, 12)}`} onClick=${() => setOpen({ dialog, answer })}>${title}</button>`;
+  /** @type {import("../parts.js").Column<Stored>[]} */
   const columns = [
     { title: "Answer", cell: ({ digest }) => html`<code title=${digest}>${digest.slice(0, 12)}</code>` },
     { title: "Model", cell: ({ model }) => model },
@@ -162,18 +174,19 @@ function Answers({ tenant }) {
     ${writes("cache") &&
     html`<div class="actions"><button type="button" onClick=${() => setOpen({ dialog: Invalidation })}>Invalidate</button></div>`}
     <${Loaded} of=${read}>
-      ${({ entries, bytes, data }) => html`
+      ${(/** @type {import("../admin-api.d.ts").Holding} */ { entries, bytes, data }) => html`
         <p class="note">${count(entries)} answers, ${compact(bytes)} bytes${entries > SHOWN && `; the newest ${SHOWN}`}.</p>
-        <${Table} caption="Stored answers" columns=${columns} rows=${data} by=${({ digest }) => digest} empty="No answer is stored." />
+        <${Table} caption="Stored answers" columns=${columns} rows=${data} by=${(/** @type {Stored} */ { digest }) => digest} empty="No answer is stored." />
       `}
     </${Loaded}>
     ${open && html`<${open.dialog} path=${path} tenant=${tenant} answer=${open.answer} onClose=${close} onDone=${done} />`}
   `;
 }
 
+/** @param {{path: string, tenant: string, onClose: () => void, onDone: () => void}} props */
 function Invalidation({ path, tenant, onClose, onDone }) {
-  const form = ({ draft, set }) =>
-    html`<${TextField} label="Tag" value=${draft.tag} onInput=${(tag) => set({ tag })} note="Empty: all answers." />`;
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) =>
+    html`<${TextField} label="Tag" value=${draft.tag} onInput=${(/** @type {string} */ tag) => set({ tag })} note="Empty: all answers." />`;
   return html`<${Change}
     title="Invalidate answers"
     verb="Invalidate"
@@ -183,13 +196,14 @@ function Invalidation({ path, tenant, onClose, onDone }) {
     record=${null}
     draft=${() => ({ tag: "" })}
     form=${form}
-    query=${({ tag }) => (tag.trim() ? [["tag", tag.trim()]] : [])}
-    confirm=${(_, { tag }) => (tag.trim() ? null : tenant)}
+    query=${(/** @type {{tag: string}} */ { tag }) => (tag.trim() ? [["tag", tag.trim()]] : [])}
+    confirm=${(/** @type {any} */ _, /** @type {{tag: string}} */ { tag }) => (tag.trim() ? null : tenant)}
     onClose=${onClose}
     onDone=${onDone}
   />`;
 }
 
+/** @param {{path: string, answer: Stored, onClose: () => void, onDone: () => void}} props */
 function Deletion({ path, answer: { digest }, onClose, onDone }) {
   return html`<${Change}
     title="Delete a stored answer"
@@ -203,6 +217,7 @@ function Deletion({ path, answer: { digest }, onClose, onDone }) {
   />`;
 }
 
+/** @param {{path: string, answer: Stored, onClose: () => void, onDone: () => void}} props */
 function Revocation({ path, answer: { digest }, onClose, onDone }) {
   return html`<${Change}
     title="Revoke an answer"

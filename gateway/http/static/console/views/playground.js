@@ -10,7 +10,11 @@ import { html } from "../html.js";
 import { Field, Heading, Loaded, Pairs, SelectField, TextField, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @typedef {import("../../js/turn.js").Turn} Turn */
+/** @typedef {typeof FIRST} Draft */
+
 const PATH = "../v1/responses";
+/** @type {Record<string, string>} */
 const ENDS = { cancelled: "Stopped.", incomplete: "Cut off: the answer has reached its length limit, or a rule has ended it." };
 const FIRST = { question: "", instructions: "", temperature: "", tokens: "", names: ["auto", "", "", ""] };
 
@@ -24,11 +28,16 @@ function Offered() {
   const models = useRead("models");
   const adapters = useRead("adapters?limit=200");
   return html`<${Loaded} of=${models}>
-    ${(bases) => html`<${Loaded} of=${adapters}>${(tuned) => html`<${Compare} names=${namesOf(bases.data, tuned.data)} />`}</${Loaded}>`}
+    ${(/** @type {import("../admin-api.d.ts").ModelList} */ bases) => html`<${Loaded} of=${adapters}>${(/** @type {import("../admin-api.d.ts").AdapterList} */ tuned) => html`<${Compare} names=${namesOf(bases.data, tuned.data)} />`}</${Loaded}>`}
   </${Loaded}>`;
 }
 
-/** What a request may name: the router, tiers, models, adapters. */
+/**
+ * What a request may name: the router, tiers, models, adapters.
+ *
+ * @param {import("../admin-api.d.ts").ModelState[]} models
+ * @param {import("../admin-api.d.ts").AdapterState[]} adapters
+ */
 function namesOf(models, adapters) {
   const tiers = models.map(({ tier }) => tier);
   return [...new Set(["auto", ...tiers, ...models.map(({ name }) => name), ...adapters.map(({ name }) => name)])];
@@ -38,16 +47,17 @@ function namesOf(models, adapters) {
 function Compare({ names }) {
   const { turns, ask, stop } = useTurns();
   const [draft, setDraft] = useState(FIRST);
-  const set = (values) => setDraft({ ...draft, ...values });
+  const set = (/** @type {Partial<Draft>} */ values) => setDraft({ ...draft, ...values });
   const asked = [...new Set(draft.names.filter(Boolean))];
-  const running = turns.filter((turn) => !isOver(turn)).length;
-  const submit = (event) => {
+  const running = turns.filter((/** @type {Turn} */ turn) => !isOver(turn)).length;
+  const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!running) ask(asked.map((name) => [name, bodyOf(draft, name)]));
   };
-  const area = (name, rows, required) => (props) =>
+  /** @param {"question" | "instructions"} name @param {number} rows @param {boolean} required */
+  const area = (name, rows, required) => (/** @type {object} */ props) =>
     html`<textarea ...${props} rows=${rows} required=${required} dir="auto" value=${draft[name]}
-      onInput=${(event) => set({ [name]: event.target.value })}></textarea>`;
+      onInput=${(/** @type {any} */ event) => set({ [name]: event.target.value })}></textarea>`;
   const options = names.map((name) => [name, name]);
   return html`
     <form class="stacked" onSubmit=${submit}>
@@ -55,12 +65,12 @@ function Compare({ names }) {
       <${Field} label="Instructions" note="Empty: none." control=${area("instructions", 2, false)} />
       <div class="filters">
         ${draft.names.map(
-          (name, index) =>
+          (/** @type {string} */ name, /** @type {number} */ index) =>
             html`<${SelectField} key=${index} label=${`Model ${index + 1}`} value=${name} options=${index ? [["", "None"], ...options] : options}
-              onInput=${(name) => set({ names: draft.names.map((each, at) => (at === index ? name : each)) })} />`,
+              onInput=${(/** @type {string} */ name) => set({ names: draft.names.map((/** @type {string} */ each, /** @type {number} */ at) => (at === index ? name : each)) })} />`,
         )}
-        <${TextField} label="Temperature" type="number" min="0" max="2" step="any" value=${draft.temperature} onInput=${(temperature) => set({ temperature })} />
-        <${TextField} label="Most tokens of an answer" type="number" min="1" value=${draft.tokens} onInput=${(tokens) => set({ tokens })} />
+        <${TextField} label="Temperature" type="number" min="0" max="2" step="any" value=${draft.temperature} onInput=${(/** @type {string} */ temperature) => set({ temperature })} />
+        <${TextField} label="Most tokens of an answer" type="number" min="1" value=${draft.tokens} onInput=${(/** @type {string} */ tokens) => set({ tokens })} />
       </div>
       <div class="actions">
         <button type="submit" class="primary">Ask</button>
@@ -70,11 +80,11 @@ function Compare({ names }) {
     <${Program} title="As curl" text=${asCurl(bodyOf(draft, asked[0]))} />
     <${Program} title="As Python" text=${asPython(bodyOf(draft, asked[0]))} />
     <p role="status">${turns.length > 0 && (running ? `${running} of ${turns.length} answers are under way.` : "All answers have ended.")}</p>
-    <div class="lanes">${turns.map((turn) => html`<${Lane} key=${turn.id} turn=${turn} />`)}</div>
+    <div class="lanes">${turns.map((/** @type {Turn} */ turn) => html`<${Lane} key=${turn.id} turn=${turn} />`)}</div>
   `;
 }
 
-/** A request as the protocol has it. Nothing of it is kept for later requests. */
+/** A request as the protocol has it. Nothing of it is kept for later requests. @param {Draft} draft @param {string} model */
 function bodyOf({ question, instructions, temperature, tokens }, model) {
   return {
     model,
@@ -86,15 +96,16 @@ function bodyOf({ question, instructions, temperature, tokens }, model) {
   };
 }
 
-const addressOf = (path) => new URL(path, location.href);
+const addressOf = (/** @type {string} */ path) => new URL(path, location.href);
 
+/** @param {object} body */
 function asCurl(body) {
   return curl("POST", addressOf(PATH).pathname, { "Content-Type": "application/json" }, JSON.stringify(body));
 }
 
-/** For the client library of OpenAI. Strings and numbers are written as in JSON. */
+/** For the client library of OpenAI. Strings and numbers are written as in JSON. @param {object} body */
 function asPython(body) {
-  const literal = (value) => (value === false ? "False" : JSON.stringify(value));
+  const literal = (/** @type {unknown} */ value) => (value === false ? "False" : JSON.stringify(value));
   const given = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value)},\n`);
   return `import os
 
@@ -129,7 +140,7 @@ function useTurns() {
   const abort = useRef(null);
   const stop = () => abort.current?.abort();
   useEffect(() => stop, []);
-  /** @param {[string, object][]} requests name of the model, and body */
+  /** @param {[string, ReturnType<typeof bodyOf>][]} requests name of the model, and body */
   const ask = (requests) => {
     abort.current = new AbortController();
     const { signal } = abort.current;
@@ -144,10 +155,18 @@ function useTurns() {
   return { turns, ask, stop };
 }
 
-/** Ask, and change the turn by what comes. @param {() => void} changed is told of each change */
+/**
+ * Ask, and change the turn by what comes.
+ *
+ * @param {import("../api.js").AdminApi} api
+ * @param {Turn} turn
+ * @param {object} body
+ * @param {AbortSignal} signal
+ * @param {() => void} changed is told of each change
+ */
 async function follow(api, turn, body, signal, changed) {
   const headers = { "content-type": "application/json", "x-roundhouse-events": "true" };
-  const apply = (event) => (applyEvent(turn, event, performance.now()), changed());
+  const apply = (/** @type {any} */ event) => (applyEvent(turn, event, performance.now()), changed());
   try {
     const response = await api.request(PATH, { method: "POST", headers, body: JSON.stringify({ ...body, stream: true }), signal });
     if (response.ok) await readEvents(response, (_, event) => apply(event));
@@ -159,7 +178,7 @@ async function follow(api, turn, body, signal, changed) {
   changed();
 }
 
-/** One answer: its text as it is, not as markdown. */
+/** One answer: its text as it is, not as markdown. @param {{turn: Turn}} props */
 function Lane({ turn }) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const pairs = [
@@ -177,6 +196,6 @@ function Lane({ turn }) {
     ${turn.failure && html`<p class="failure" role="alert">${failureText(turn.failure, new Date())}</p>`}
     ${ENDS[turn.status] && html`<p class="note">${ENDS[turn.status]}</p>`}
     ${isOver(turn) && html`<${Pairs} pairs=${pairs.filter(([, value]) => value !== null && value !== undefined)} />`}
-    ${turn.route && html`<ul class="changes">${turn.route.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>`}
+    ${turn.route && html`<ul class="changes">${turn.route.reasons.map((/** @type {string} */ reason) => html`<li>${reason}</li>`)}</ul>`}
   </section>`;
 }

@@ -23,6 +23,7 @@ const columnsOf = (priceOf) =>
     cell: (row) => money(priceOf(row)?.[field] ?? (field === "cached_input" ? priceOf(row)?.input : null)),
   }));
 
+/** @param {import("../address.js").Address} props */
 export function Prices(props) {
   const { operator } = useSession();
   return html`
@@ -34,21 +35,25 @@ export function Prices(props) {
 /** The prices of the models that a tenant may use. */
 function OwnPrices() {
   const read = useRead("models");
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").ModelState>[]} */
   const columns = [{ title: "Model", cell: ({ name }) => name }, ...columnsOf(({ price }) => price)];
   return html`<${Heading}>Prices</${Heading}>
     <${Loaded} of=${read}>
-      ${({ data }) => html`<${Table} caption="Prices" columns=${columns} rows=${data} empty="You may use no model." />`}
+      ${(/** @type {import("../admin-api.d.ts").ModelList} */ { data }) => html`<${Table} caption="Prices" columns=${columns} rows=${data} empty="You may use no model." />`}
     </${Loaded}>`;
 }
 
+/** @param {import("../address.js").Address} props */
 function AllPrices({ parts, query }) {
   const { writes } = useSession();
   const [open, setOpen] = useState(null);
   const read = useRead(pageOf("prices", query));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
+  /** @param {any} dialog @param {string} title @param {import("../admin-api.d.ts").PriceState} price */
   const button = (dialog, title, { name }) =>
     html`<button type="button" aria-label=${`${title} ${name}`} onClick=${() => setOpen({ dialog, name })}>${title}</button>`;
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").PriceState>[]} */
   const columns = [
     { title: "Model or adapter", cell: ({ name }) => name },
     ...columnsOf((price) => price),
@@ -60,7 +65,7 @@ function AllPrices({ parts, query }) {
   const make = html`<button type="button" onClick=${() => setOpen({ dialog: PriceChange })}>Set a price</button>`;
   return html`
     <${Heading} actions=${writes("prices") && make}>Prices</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Prices" columns=${columns} by=${({ name }) => name}
+    <${List} of=${read} parts=${parts} query=${query} caption="Prices" columns=${columns} by=${(/** @type {import("../admin-api.d.ts").PriceState} */ { name }) => name}
       empty="Nothing has a price." />
     ${open && html`<${open.dialog} name=${open.name} onClose=${close} onDone=${done} />`}
   `;
@@ -68,16 +73,16 @@ function AllPrices({ parts, query }) {
 
 /** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: of what has no price yet */
 function PriceChange({ name, onClose, onDone }) {
-  const form = ({ draft, set }) => html`
-    ${!name && html`<${TextField} label="Model or adapter" required=${true} value=${draft.name} onInput=${(name) => set({ name })} />`}
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
+    ${!name && html`<${TextField} label="Model or adapter" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
     ${FIELDS.map(
       ([field, title]) =>
         html`<${TextField} key=${field} label=${`${title}, dollars per million`} type="number" min="0" step="any" required=${field !== "cached_input"}
-          note=${field === "cached_input" && "Empty: as other tokens read."} value=${draft[field]} onInput=${(value) => set({ [field]: value })} />`,
+          note=${field === "cached_input" && "Empty: as other tokens read."} value=${draft[field]} onInput=${(/** @type {string} */ value) => set({ [field]: value })} />`,
     )}
   `;
-  const text = (price) => (price === null || price === undefined ? "" : String(price / MICRO));
-  const micro = (text) => (text === "" ? null : Math.round(Number(text) * MICRO));
+  const text = (/** @type {number | null | undefined} */ price) => (price === null || price === undefined ? "" : String(price / MICRO));
+  const micro = (/** @type {string} */ text) => (text === "" ? null : Math.round(Number(text) * MICRO));
   return html`<${Change}
     title=${name ? `Price of ${name}` : "Set a price"}
     verb="Set"
@@ -85,8 +90,8 @@ function PriceChange({ name, onClose, onDone }) {
     path=${name ? publicPath("prices", name) : "prices"}
     record=${name ? undefined : null}
     form=${form}
-    draft=${(price) => ({ ...(!name && { name: "" }), ...Object.fromEntries(FIELDS.map(([field]) => [field, text(price[field])])) })}
-    body=${({ name: fresh, ...prices }) => ({
+    draft=${(/** @type {any} */ price) => ({ ...(!name && { name: "" }), ...Object.fromEntries(FIELDS.map(([field]) => [field, text(price[field])])) })}
+    body=${(/** @type {Record<string, string>} */ { name: fresh, ...prices }) => ({
       ...(!name && { name: fresh.trim() }),
       ...Object.fromEntries(Object.entries(prices).map(([field, value]) => [field, micro(value)])),
     })}
@@ -95,6 +100,7 @@ function PriceChange({ name, onClose, onDone }) {
   />`;
 }
 
+/** @param {{name: string, onClose: () => void, onDone: () => void}} props */
 function Deletion({ name, onClose, onDone }) {
   return html`<${Change}
     title=${`Delete the price of ${name}`}

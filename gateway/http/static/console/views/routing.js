@@ -8,7 +8,10 @@ import { html } from "../html.js";
 import { Field, Filters, Heading, List, Loaded, Table, TextField, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @typedef {import("../admin-api.d.ts").TierShare} Share */
+
 const TIERS = ["small", "medium", "large"];
+/** @type {Record<string, string>} */
 const REASONS = {
   learnt: "Success that is expected of each tier",
   complexity: "Complexity of the text",
@@ -22,6 +25,7 @@ const REASONS = {
 const QUALITY = { type: "number", min: "0", max: "100" };
 const NEWEST = ["", "100", "5000"].map((number) => [number, count(Number(number || 1000))]);
 
+/** @param {import("../address.js").Address} props */
 export function Routing({ parts, query }) {
   const { me, operator, writes } = useSession();
   const read = useRead(withQuery("route/replay", given(query, ["tenant", "quality", "decisions"])));
@@ -35,17 +39,20 @@ export function Routing({ parts, query }) {
     <${Heading}>Routing</${Heading}>
     <p class="note">Requests for <code>auto</code> only. Costs are those of the same tokens at present prices, with nothing cached.</p>
     <${Filters} parts=${parts} query=${query} fields=${fields} />
-    <${Loaded} of=${read}>${(replay) => html`<${Replay} replay=${replay} quality=${query.quality} />`}</${Loaded}>
+    <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").Replay} */ replay) => html`<${Replay} replay=${replay} quality=${query.quality} />`}</${Loaded}>
     ${tenant && html`<${Decisions} tenant=${tenant} parts=${parts} query=${query} />`}
     ${writes("routing") && html`<${Explain} />`}
   `;
 }
 
-/** @param {{replay: any, quality?: string}} props `quality`: the other position of the knob */
+/** @param {{replay: import("../admin-api.d.ts").Replay, quality?: string}} props `quality`: the other position of the knob */
 function Replay({ replay: { decisions, since, until, answered, otherwise, changed, reasons }, quality }) {
-  if (!decisions) return html`<p class="empty">No decision is logged.</p>`;
+  if (since === null || until === null) return html`<p class="empty">No decision is logged.</p>`;
+  /** @param {Share[]} shares @param {string} tier */
   const of = (shares, tier) => shares.find((each) => each.tier === tier) ?? { tier, decisions: 0, share: 0, cost_microdollars: 0 };
+  /** @param {Share[]} shares @param {string} tier */
   const row = (shares, tier) => (tier === "Together" ? together(shares) : of(shares, tier));
+  /** @type {import("../parts.js").Column<string>[]} */
   const columns = [
     { title: "Tier", cell: (tier) => tier },
     { title: "Decisions", number: true, cell: (tier) => count(row(answered, tier).decisions) },
@@ -59,6 +66,12 @@ function Replay({ replay: { decisions, since, until, answered, otherwise, change
       { title: `Cost at ${quality}`, number: true, cell: (tier) => money(row(otherwise, tier).cost_microdollars) },
     );
   }
+  /** @type {import("../parts.js").Column<[string, number]>[]} */
+  const columnsOfReasons = [
+    { title: "Reason", cell: ([kind]) => REASONS[kind] ?? kind },
+    { title: "Decisions", number: true, cell: ([, number]) => count(number) },
+    { title: "Share", number: true, cell: ([, number]) => share(number / decisions) },
+  ];
   const kinds = Object.entries(reasons).sort(([, one], [, other]) => other - one);
   return html`
     <p>${count(decisions)} decisions from <${Time} at=${since / 1000} /> to <${Time} at=${until / 1000} />.
@@ -67,32 +80,30 @@ function Replay({ replay: { decisions, since, until, answered, otherwise, change
     <h2>Reasons</h2>
     <${Table}
       caption="Reasons"
-      columns=${[
-        { title: "Reason", cell: ([kind]) => REASONS[kind] ?? kind },
-        { title: "Decisions", number: true, cell: ([, number]) => count(number) },
-        { title: "Share", number: true, cell: ([, number]) => share(number / decisions) },
-      ]}
+      columns=${columnsOfReasons}
       rows=${kinds}
       empty=""
     />
   `;
 }
 
-/** All tiers; what has no price makes the sum unknown. */
+/** All tiers; what has no price makes the sum unknown. @param {Share[]} shares */
 function together(shares) {
-  const sum = (field) => shares.reduce((sum, each) => sum + each[field], 0);
+  /** @param {"decisions" | "cost_microdollars"} field */
+  const sum = (field) => shares.reduce((sum, each) => sum + (each[field] ?? 0), 0);
   const priced = shares.every(({ cost_microdollars }) => cost_microdollars !== null);
   return { decisions: sum("decisions"), share: 1, cost_microdollars: priced ? sum("cost_microdollars") : null };
 }
 
-/** Single decisions of one tenant. */
+/** Single decisions of one tenant. @param {{tenant: string} & import("../address.js").Address} props */
 function Decisions({ tenant, parts, query }) {
   const read = useRead(withQuery(`tenants/${encodeURIComponent(tenant)}/decisions`, given(query, ["cursor", "quality"])));
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").DecisionState>[]} */
   const columns = [
     { title: "Ended", cell: ({ response, at }) => html`<a href=${toAddress(["turns", response])}><${Time} at=${at / 1000} /></a>` },
     { title: "Chosen", cell: ({ chosen }) => chosen },
     { title: "Answered by", cell: ({ tier }) => tier },
-    ...(query.quality ? [{ title: `At ${query.quality}`, cell: ({ otherwise }) => otherwise ?? NONE }] : []),
+    ...(query.quality ? [{ title: `At ${query.quality}`, cell: (/** @type {import("../admin-api.d.ts").DecisionState} */ { otherwise }) => otherwise ?? NONE }] : []),
     { title: "Why", cell: ({ reasons }) => html`<ul class="changes">${reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` },
   ];
   return html`<h2>Decisions of ${tenant}</h2>
@@ -107,17 +118,17 @@ function Explain() {
   const [found, setFound] = useState(null);
   const { prompt, quality } = draft;
   const body = { prompt, ...(quality && { quality: Number(quality) }) };
-  const explain = (event) => {
+  const explain = (/** @type {Event} */ event) => {
     event.preventDefault();
     act(async () => setFound((await api.send("POST", "route/explain", { body })).data));
   };
-  const text = (props) =>
-    html`<textarea ...${props} rows="4" required dir="auto" value=${prompt} onInput=${(event) => setDraft({ ...draft, prompt: event.target.value })}></textarea>`;
+  const text = (/** @type {object} */ props) =>
+    html`<textarea ...${props} rows="4" required dir="auto" value=${prompt} onInput=${(/** @type {any} */ event) => setDraft({ ...draft, prompt: event.target.value })}></textarea>`;
   return html`<h2>Explain a text</h2>
     <form class="stacked" onSubmit=${explain}>
       <${Field} label="First message of a conversation" note="It is read and kept nowhere; no engine is asked." control=${text} />
       <${TextField} label="Quality, 0 to 100" note="Empty: as configured." ...${QUALITY} value=${quality}
-        onInput=${(quality) => setDraft({ ...draft, quality })} />
+        onInput=${(/** @type {string} */ quality) => setDraft({ ...draft, quality })} />
       <div class="actions"><button type="submit">Explain</button></div>
     </form>
     ${failure}
@@ -125,6 +136,7 @@ function Explain() {
     ${found && html`<${Explanation} ...${found} />`}`;
 }
 
+/** @param {import("../admin-api.d.ts").RouteExplanation} props */
 function Explanation({ tier, reasons, complexity, complexity_reasons, strangeness, choice, ...compared }) {
   return html`<${Tiers} chosen=${tier} ...${compared} />
     <ul>

@@ -8,12 +8,16 @@ import { html } from "../html.js";
 import { Filters, Heading, Loaded, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @typedef {import("../admin-api.d.ts").BrowserSessionState} Session */
+
+/** @param {import("../address.js").Address} props */
 export function Sessions({ parts, query }) {
   const { operator, writes } = useSession();
   const [open, setOpen] = useState(null);
-  const read = useRead(withQuery("sessions", [...given(query, ["tenant"]), ["limit", "200"]]));
+  const read = useRead(withQuery("sessions", given({ ...query, limit: "200" }, ["tenant", "limit"])));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
+  /** @type {import("../parts.js").Column<Session>[]} */
   const columns = [
     { title: "Who", cell: (session) => html`<bdi>${whoseOf(session)}</bdi>${session.current && html` <strong>you, here</strong>`}` },
     { title: "Tenant", cell: ({ tenant }) => tenant ?? NONE },
@@ -33,14 +37,16 @@ export function Sessions({ parts, query }) {
     <p class="note">People who have signed in with a browser. Who sends a key has no session.</p>
     ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
     <${Loaded} of=${read}>
-      ${({ data }) => html`<${Table} caption="Sessions" columns=${columns} rows=${data} by=${({ id }) => id} empty="Nobody has signed in with a browser." />`}
+      ${(/** @type {import("../admin-api.d.ts").SessionList} */ { data }) => html`<${Table} caption="Sessions" columns=${columns} rows=${data} by=${(/** @type {Session} */ { id }) => id} empty="Nobody has signed in with a browser." />`}
     </${Loaded}>
     ${open && html`<${End} session=${open} onClose=${close} onDone=${done} />`}
   `;
 }
 
+/** @param {Session} session */
 const whoseOf = ({ user, operator }) => (user ? `${user}${operator ? " (operator)" : ""}` : operator ? "operator" : "somebody");
 
+/** @param {{session: Session, onClose: () => void, onDone: () => void}} props */
 function End({ session, onClose, onDone }) {
   const warning = session.current ? "You are signed out here." : "Its pages have to sign in again, within a second.";
   return html`<${Change}

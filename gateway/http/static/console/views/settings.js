@@ -5,6 +5,7 @@ import { html } from "../html.js";
 import { Filters, Heading, Loaded, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
+/** @type {import("../parts.js").Column<import("../admin-api.d.ts").SettingState>[]} */
 const COLUMNS = [
   { title: "Setting", cell: ({ name }) => html`<code>${name}</code>` },
   { title: "Value", cell: ({ name, value }) => html`<bdi>${shown(name, value)}</bdi>` },
@@ -12,13 +13,14 @@ const COLUMNS = [
   { title: "Changes", cell: ({ changeable }) => (changeable ? "while the gateway runs" : "with a new start") },
 ];
 
+/** @param {import("../address.js").Address} props */
 export function Settings({ parts, query }) {
   const read = useRead("settings");
   return html`
     <${Heading}>Settings</${Heading}>
     <p class="note">As they are in force on the gateway which answers this page. They are changed in its configuration file.</p>
     <${Loaded} of=${read}>
-      ${({ data }) => {
+      ${(/** @type {import("../admin-api.d.ts").SettingList} */ { data }) => {
         const sections = [...new Set(data.map(({ section }) => section))];
         const shownSections = sections.filter((section) => !query.section || section === query.section);
         const options = [["", "All"], ...sections.map((section) => [section, words(section)])];
