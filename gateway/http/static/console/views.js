@@ -29,6 +29,7 @@ const VIEWS = [
   { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
   { parts: ["caches"], title: "Caches", load: async () => (await import("./views/caches.js")).Caches },
   { parts: ["pools"], title: "Pools", load: async () => (await import("./views/pools.js")).Pools, operators: true },
+  { parts: ["plan"], title: "Plan", load: async () => (await import("./views/plan.js")).Plan, operators: true },
   { parts: ["prices"], title: "Prices", load: async () => (await import("./views/prices.js")).Prices },
   { parts: ["settings"], title: "Settings", load: async () => (await import("./views/settings.js")).Settings, operators: true },
   { parts: ["playground"], title: "Playground", load: async () => (await import("./views/playground.js")).Playground },

@@ -24,6 +24,7 @@ OPERATORS_VIEWS = {
     "#/routing": "Routing",
     "#/caches": "Caches",
     "#/pools": "Pools",
+    "#/plan": "Plan",
     "#/prices": "Prices",
     "#/settings": "Settings",
     "#/playground": "Playground",
@@ -31,7 +32,7 @@ OPERATORS_VIEWS = {
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
-OPERATORS_ONLY = ("Tenants", "Routes", "Pools", "Settings")
+OPERATORS_ONLY = ("Tenants", "Routes", "Pools", "Plan", "Settings")
 """Headings of views that are not for a tenant's admin."""
 
 

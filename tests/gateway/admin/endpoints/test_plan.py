@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,14 @@ from tests.gateway.admin.conftest import Administer
 
 pytestmark = pytest.mark.anyio
 
-LOAD = {"model": "llama-3.1-8b", "hardware": "h100", "rate": 20, "input": 1200, "output": 250, "shared": 0.4}
+LOAD: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "hardware": "h100",
+    "rate": 20,
+    "input": 1200,
+    "output": 250,
+    "shared": 0.4,
+}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +31,7 @@ LOAD = {"model": "llama-3.1-8b", "hardware": "h100", "rate": 20, "input": 1200, 
         {"itl": 0.05, "ttft": 1, "weights": "int4", "kv": "int8", "devices": 2, "price": 2.5, "spare": 0, "peak": 2.5},
     ],
 )
-async def test_a_plan_is_that_of_the_command_that_it_names(administer: Administer, more: dict[str, object]) -> None:
+async def test_a_plan_is_that_of_the_command_that_it_names(administer: Administer, more: dict[str, Any]) -> None:
     async with administer() as api:
         found = (await api.operator.get("/plan", params={**LOAD, **more})).json()
         program, *words = shlex.split(found["command"])
@@ -51,7 +59,7 @@ async def test_without_a_model_it_says_which_there_are(administer: Administer) -
         ({"itl": 0.0001}, "ITL of 0.0001 s"),
     ],
 )
-async def test_what_cannot_be_served_is_told(administer: Administer, wrong: dict[str, object], message: str) -> None:
+async def test_what_cannot_be_served_is_told(administer: Administer, wrong: dict[str, Any], message: str) -> None:
     async with administer() as api:
         found = (await api.operator.get("/plan", params={**LOAD, **wrong})).json()
         assert message in found["problem"]
