@@ -27,16 +27,9 @@ NOT_YET = frozenset(
             for name in (
                 "adapter-upload",
                 "adapters",
-                "audit",
                 "keys",
                 "live",
-                "overview",
-                "quotas",
                 "routes",
-                "tenants",
-                "turns",
-                "usage",
-                "users",
             )
         ),
     }

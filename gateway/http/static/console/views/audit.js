@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { Filters, Heading, List, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @type {import("../parts.js").Column<import("../admin-api.d.ts").AuditEntry>[]} */
 const COLUMNS = [
   { title: "Entry", cell: ({ sequence }) => sequence },
   { title: "Time", cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
@@ -16,6 +17,7 @@ const COLUMNS = [
   { title: "Before and after", cell: ({ changes }) => html`<${Changes} changes=${changes} />` },
 ];
 
+/** @param {import("../address.js").Address} props */
 export function Audit({ parts, query }) {
   const { me, operator } = useSession();
   const tenant = operator ? query.tenant : me.tenant;
@@ -43,6 +45,7 @@ function Verification() {
     ${failure}`;
 }
 
+/** @param {import("../admin-api.d.ts").AuditVerification} found */
 function outcome({ intact, entries, problem }) {
   if (intact) return `The log is intact: ${count(entries)} entries were checked.`;
   return `The log is broken at ${problem}.`;

@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { Heading, Loaded, Periods, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
+/** @type {[string, (figures: import("../admin-api.d.ts").PeriodFigures) => string][]} */
 const FIGURES = [
   ["Turns", ({ turns }) => count(turns)],
   ["Cost", ({ cost_microdollars }) => money(cost_microdollars)],
@@ -19,15 +20,17 @@ const FIGURES = [
   ["First token, 95 of 100 within", ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
 ];
 
+/** @param {import("../address.js").Address} props */
 export function Overview({ parts, query }) {
   const read = useRead(withQuery("overview", given(query, ["hours"])));
   return html`
     <${Heading}>Overview</${Heading}>
     <${Periods} parts=${parts} query=${query} />
-    <${Loaded} of=${read}>${(data) => html`<${Alerts} alerts=${data.alerts} /><${Figures} ...${data} /><${Series} ...${data} />`}</${Loaded}>
+    <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").OverviewState} */ data) => html`<${Alerts} alerts=${data.alerts} /><${Figures} ...${data} /><${Series} ...${data} />`}</${Loaded}>
   `;
 }
 
+/** @param {{alerts: import("../admin-api.d.ts").Alert[]}} props */
 function Alerts({ alerts }) {
   if (!alerts.length) return html`<p class="empty">Nothing needs attention.</p>`;
   return html`<section aria-labelledby="attention">
@@ -38,6 +41,7 @@ function Alerts({ alerts }) {
   </section>`;
 }
 
+/** @param {import("../admin-api.d.ts").OverviewState} props */
 function Figures({ current, before }) {
   return html`<dl class="figures">
     ${FIGURES.map(
@@ -50,7 +54,9 @@ function Figures({ current, before }) {
   </dl>`;
 }
 
+/** @param {import("../admin-api.d.ts").OverviewState} props */
 function Series({ series }) {
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").UsageRow>[]} */
   const columns = [
     { title: "Time (UTC)", cell: ({ name }) => hourTime(name) },
     { title: "Turns", number: true, cell: ({ turns }) => count(turns) },

@@ -9,6 +9,8 @@ import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
 
+/** @typedef {import("../admin-api.d.ts").LimitStanding} Standing */
+
 /** Subjects whose limits a tenant's own admins set. */
 const OWN = /^(user|adapter):/;
 const KINDS = [
@@ -16,6 +18,7 @@ const KINDS = [
   ["adapters", "Adapter"],
 ];
 
+/** @param {import("../address.js").Address} props */
 export function Quotas({ parts }) {
   const tenant = parts[1];
   const path = `tenants/${encodeURIComponent(tenant)}`;
@@ -24,7 +27,9 @@ export function Quotas({ parts }) {
   const read = useRead(`${path}/limits`);
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
-  const amount = (name) => ({ limit, ...row }) => shown(limit, row[name]);
+  /** @param {"used" | "held" | "left" | "most"} name */
+  const amount = (name) => (/** @type {Standing} */ { limit, ...row }) => shown(limit, row[name]);
+  /** @type {import("../parts.js").Column<Standing>[]} */
   const columns = [
     { title: "Of", cell: ({ subject }) => (subject === "tenant" ? "the whole tenant" : subject.replace(":", " ")) },
     { title: "Limit", cell: ({ limit }) => words(limit) },
@@ -46,15 +51,15 @@ export function Quotas({ parts }) {
     <${TenantNav} tenant=${tenant} current="quotas" />
     <p class="note">Held is what running turns have reserved. Limits of a key are set with the key.</p>
     <${Loaded} of=${read}>
-      ${({ data }) => html`<${Table} caption="Limits" columns=${columns} rows=${data} empty="Nothing limits this tenant." />`}
+      ${(/** @type {import("../admin-api.d.ts").LimitList} */ { data }) => html`<${Table} caption="Limits" columns=${columns} rows=${data} empty="Nothing limits this tenant." />`}
     </${Loaded}>
     ${open && html`<${open.dialog} path=${path} tenant=${tenant} subject=${open.subject} onClose=${close} onDone=${done} />`}
   `;
 }
 
-/** Used, held and left, one beside the other. */
+/** Used, held and left, one beside the other. @param {Standing} props */
 function Bar({ used, held, most, warning }) {
-  const width = (value) => (most > 0 ? Math.min(100, (100 * value) / most) : 0);
+  const width = (/** @type {number} */ value) => (most > 0 ? Math.min(100, (100 * value) / most) : 0);
   return html`<svg class="bar-of-limit" data-warning=${warning} viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
     <rect class="left" width="100" height="10" />
     <rect class="used" width=${width(used)} height="10" />
@@ -62,20 +67,22 @@ function Bar({ used, held, most, warning }) {
   </svg>`;
 }
 
+/** @param {{path: string, tenant: string, onClose: () => void, onDone: () => void}} props */
 function QuotaChange({ path, tenant, onClose, onDone }) {
   return html`<${Change}
     title=${`Limits of ${tenant}`}
     verb="Set"
     method="PUT"
     path=${`${path}/quotas`}
-    draft=${({ quota }) => quotaDraft(quota)}
-    form=${({ draft, set }) => html`<${QuotaFields} draft=${draft} set=${set} />`}
-    body=${(draft, { models, adapters }) => ({ quota: quotaOf(draft), models, adapters })}
+    draft=${(/** @type {import("../admin-api.d.ts").TenantQuotas} */ { quota }) => quotaDraft(quota)}
+    form=${(/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`<${QuotaFields} draft=${draft} set=${set} />`}
+    body=${(/** @type {Record<string, string>} */ draft, /** @type {import("../admin-api.d.ts").TenantQuotas} */ { models, adapters }) => ({ quota: quotaOf(draft), models, adapters })}
     onClose=${onClose}
     onDone=${onDone}
   />`;
 }
 
+/** @param {{subject: string, open: (dialog: any) => void}} props */
 function OwnButton({ subject, open }) {
   return html`<button type="button" aria-label=${`Change the limits of ${subject.replace(":", " ")}`}
     onClick=${() => open({ dialog: OwnChange, subject })}>Change</button>`;
@@ -84,12 +91,13 @@ function OwnButton({ subject, open }) {
 /** @param {{path: string, subject?: string, onClose: () => void, onDone: () => void}} props without a subject: one more */
 function OwnChange({ path, subject, onClose, onDone }) {
   const [, kind = "user", name = ""] = subject?.match(/^(\w+):(.*)$/) ?? [];
-  const form = ({ draft, set }) => html`
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
     ${!subject &&
-    html`<${SelectField} label="Limits of" value=${draft.kind} options=${KINDS} onInput=${(kind) => set({ kind })} />
-      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} note="The id of a user, or an adapter's name." />`}
+    html`<${SelectField} label="Limits of" value=${draft.kind} options=${KINDS} onInput=${(/** @type {string} */ kind) => set({ kind })} />
+      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} note="The id of a user, or an adapter's name." />`}
     <${QuotaFields} draft=${draft} set=${set} />
   `;
+  /** @param {Record<string, string>} draft @param {Record<string, any>} record */
   const body = ({ kind, name, ...draft }, record) => {
     const { [name.trim()]: _, ...others } = record[kind];
     const quota = quotaOf(draft);
@@ -101,7 +109,7 @@ function OwnChange({ path, subject, onClose, onDone }) {
     warning="Where operators have limited an adapter, too, the stricter limit counts."
     method="PUT"
     path=${`${path}/quotas/own`}
-    draft=${(record) => ({ kind: `${kind}s`, name, ...quotaDraft(record[`${kind}s`][name]) })}
+    draft=${(/** @type {any} */ record) => ({ kind: `${kind}s`, name, ...quotaDraft(record[`${kind}s`][name]) })}
     form=${form}
     body=${body}
     onClose=${onClose}

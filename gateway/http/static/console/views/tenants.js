@@ -7,12 +7,14 @@ import { html } from "../html.js";
 import { changeColumn, CheckField, Heading, List, TextField } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @param {import("../address.js").Address} props */
 export function Tenants({ parts, query }) {
   const { writes } = useSession();
   const [change, setChange] = useState(null);
   const read = useRead(pageOf("tenants", query));
   const close = () => setChange(null);
   const done = () => (close(), read.again());
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").TenantState>[]} */
   const columns = [
     { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["tenants", name, "keys"])}>${name}</a>` },
     { title: "Description", cell: ({ description }) => description },
@@ -27,7 +29,7 @@ export function Tenants({ parts, query }) {
   const make = html`<button type="button" onClick=${() => setChange({})}>Make a tenant</button>`;
   return html`
     <${Heading} actions=${writes("tenants") && make}>Tenants</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Tenants" columns=${columns} by=${({ name }) => name}
+    <${List} of=${read} parts=${parts} query=${query} caption="Tenants" columns=${columns} by=${(/** @type {import("../admin-api.d.ts").TenantState} */ { name }) => name}
       empty="There is no tenant yet." />
     ${change && html`<${TenantChange} name=${change.name} onClose=${close} onDone=${done} />`}
   `;
@@ -35,23 +37,23 @@ export function Tenants({ parts, query }) {
 
 /** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: a new one */
 function TenantChange({ name, onClose, onDone }) {
-  const form = ({ draft, set }) => html`
-    ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} />`}
-    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
-    <${TextField} label="Weight" type="number" step="any" min="0.01" max="100" value=${draft.weight} onInput=${(weight) => set({ weight })}
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
+    ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
+    <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+    <${TextField} label="Weight" type="number" step="any" min="0.01" max="100" value=${draft.weight} onInput=${(/** @type {string} */ weight) => set({ weight })}
       note="Share of an engine beside other tenants." />
-    <${TextField} label="Models and adapters it may use" value=${draft.models} onInput=${(models) => set({ models })}
+    <${TextField} label="Models and adapters it may use" value=${draft.models} onInput=${(/** @type {string} */ models) => set({ models })}
       note="Separated by commas; empty: all that are open to it." />
-    ${name && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+    ${name && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
   `;
-  const draft = ({ description = "", weight = 1, models = null, disabled = false }) => ({
+  const draft = (/** @type {Partial<import("../admin-api.d.ts").TenantState>} */ { description = "", weight = 1, models = null, disabled = false }) => ({
     ...(!name && { name: "" }),
     description,
     weight: String(weight),
     models: models?.join(", ") ?? "",
     disabled,
   });
-  const body = ({ models, weight, ...fields }) => {
+  const body = (/** @type {{models: string, weight: string}} */ { models, weight, ...fields }) => {
     const names = models.split(",").map((each) => each.trim());
     return { ...fields, weight: Number(weight), models: models.trim() ? names.filter(Boolean) : null };
   };

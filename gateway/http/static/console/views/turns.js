@@ -7,7 +7,7 @@ import { html } from "../html.js";
 import { Filters, Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
-const anyOf = (names) => [["", "Any"], ...names.map((name) => [name, name])];
+const anyOf = (/** @type {string[]} */ names) => [["", "Any"], ...names.map((name) => [name, name])];
 const TIERS = anyOf(["small", "medium", "large"]);
 const OUTCOMES = anyOf(["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "escalated", "lost"]);
 const CACHE = anyOf(["hit", "miss", "bypass"]);
@@ -22,15 +22,22 @@ const FIELDS = [
   { name: "key", label: "Key" },
   { name: "user", label: "User" },
 ];
+/** @type {import("../parts.js").Column<import("../admin-api.d.ts").Feedback>[]} */
+const SAID = [
+  { title: "Time", cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
+  { title: "What was said", cell: ({ signal }) => signal },
+];
 const ASKED = [...FIELDS.map(({ name }) => name), "tenant", "cursor"];
 
+/** @param {import("../address.js").Address} props */
 export function Turns({ parts, query }) {
   const { operator } = useSession();
   const read = useRead(withQuery("turns", given(query, ASKED)));
   const fields = operator ? [...FIELDS, { name: "tenant", label: "Tenant" }] : FIELDS;
+  /** @type {import("../parts.js").Column<import("../admin-api.d.ts").LedgerTurn>[]} */
   const columns = [
     { title: "Ended", cell: ({ turn, at }) => html`<a href=${toAddress(["turns", turn])}><${Time} at=${at / 1000} /></a>` },
-    ...(operator ? [{ title: "Tenant", cell: ({ tenant }) => tenant }] : []),
+    ...(operator ? [{ title: "Tenant", cell: (/** @type {import("../admin-api.d.ts").LedgerTurn} */ { tenant }) => tenant }] : []),
     { title: "Model", cell: ({ model, adapter }) => adapter ?? model },
     { title: "Tier", cell: ({ tier }) => tier || NONE },
     { title: "Outcome", cell: ({ outcome }) => outcome },
@@ -49,23 +56,21 @@ export function Turns({ parts, query }) {
   `;
 }
 
+/** @param {import("../address.js").Address} props */
 export function Turn({ parts: [, id] }) {
   const read = useRead(`turns/${encodeURIComponent(id)}`);
   return html`
     <${Heading}>Turn</${Heading}>
     <p class="note"><code>${id}</code></p>
     <${Loaded} of=${read}>
-      ${({ turn, earlier, decision, feedback }) => html`
+      ${(/** @type {import("../admin-api.d.ts").TurnDetails} */ { turn, earlier, decision, feedback }) => html`
         <${Facts} turn=${turn} />
         ${earlier && html`<h2>Discarded first answer</h2><p>Another tier was asked after it.</p><${Facts} turn=${earlier} />`}
         <${Decision} decision=${decision} />
         <h2>Feedback</h2>
         <${Table}
           caption="Feedback"
-          columns=${[
-            { title: "Time", cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
-            { title: "What was said", cell: ({ signal }) => signal },
-          ]}
+          columns=${SAID}
           rows=${feedback}
           empty="Nobody has said anything about this answer."
         />
@@ -74,6 +79,7 @@ export function Turn({ parts: [, id] }) {
   `;
 }
 
+/** @param {{turn: import("../admin-api.d.ts").LedgerTurn}} props */
 function Facts({ turn }) {
   const cache = turn.cache_reason ? `${turn.cache}: ${words(turn.cache_reason)}` : turn.cache;
   return html`<${Pairs}
@@ -98,7 +104,7 @@ function Facts({ turn }) {
   />`;
 }
 
-/** Why the router chose this tier: value, cost and sum of each. */
+/** Why the router chose this tier: value, cost and sum of each. @param {{decision: import("../admin-api.d.ts").DecisionState | null}} props */
 function Decision({ decision }) {
   if (!decision) {
     return html`<h2>Decision</h2><p class="empty">The request named its model, or the log of decisions no longer has this one.</p>`;

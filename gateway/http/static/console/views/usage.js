@@ -7,6 +7,10 @@ import { html } from "../html.js";
 import { Filters, Heading, Loaded, Table, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
+/** @typedef {Exclude<keyof import("../admin-api.d.ts").UsageSums, "name">} Measure */
+/** @typedef {import("../admin-api.d.ts").UsageReport} UsageReport */
+/** @typedef {import("../admin-api.d.ts").UsageRow & {before?: number}} Row */
+
 const ROWS = 100;
 const BY = [
   ["day", "Day"],
@@ -16,6 +20,7 @@ const BY = [
   ["key", "Key"],
   ["user", "User"],
 ];
+/** @type {Record<Measure, [string, (value: number) => string]>} */
 const SUMS = {
   cost_microdollars: ["Cost", money],
   turns: ["Turns", count],
@@ -24,15 +29,17 @@ const SUMS = {
   output_tokens: ["Tokens written", count],
   cache_hits: ["Cache hits", count],
 };
+const MEASURES = /** @type {Measure[]} */ (Object.keys(SUMS));
 const ASKED = ["from", "to", "by", "split", "tenant", "model", "adapter", "key"];
 const TIMES = ["day", "hour"];
 
+/** @param {import("../address.js").Address} props */
 export function Usage({ parts, query }) {
   const { api, me, operator } = useSession();
   const { act, failure } = useAction();
   const by = operator ? [...BY, ["tenant", "Tenant"]] : BY;
   const asked = given(query, ASKED);
-  const path = operator ? "usage" : `tenants/${encodeURIComponent(me.tenant)}/usage`;
+  const path = operator ? "usage" : `tenants/${encodeURIComponent(me.tenant ?? "")}/usage`;
   const read = useRead(withQuery(path, [...asked, ...given(query, ["compare"])]));
   const fields = [
     { name: "from", label: "First day (UTC)", type: "date" },
@@ -40,7 +47,7 @@ export function Usage({ parts, query }) {
     { name: "by", label: "By", options: by },
     { name: "split", label: "And by", options: [["", "Nothing else"], ...by] },
     { name: "compare", label: "Beside it", options: [["", "Nothing"], ["true", "The period before"]] },
-    { name: "measure", label: "Chart of", options: Object.entries(SUMS).map(([name, [title]]) => [name, title]) },
+    { name: "measure", label: "Chart of", options: MEASURES.map((name) => [name, SUMS[name][0]]) },
     ...(operator ? [{ name: "tenant", label: "Only tenant" }] : []),
     { name: "model", label: "Only model" },
     { name: "adapter", label: "Only adapter" },
@@ -52,22 +59,24 @@ export function Usage({ parts, query }) {
     <${Heading} actions=${actions}>Usage</${Heading}>
     <${Filters} parts=${parts} query=${{ by: "day", measure: "cost_microdollars", ...query }} fields=${fields} />
     ${failure}
-    <${Loaded} of=${read}>${(report) => html`<${Report} report=${report} parts=${parts} query=${query} by=${by} />`}</${Loaded}>
+    <${Loaded} of=${read}>${(/** @type {UsageReport} */ report) => html`<${Report} report=${report} parts=${parts} query=${query} by=${by} />`}</${Loaded}>
   `;
 }
 
+/** @param {{report: UsageReport, by: [string, string][]} & import("../address.js").Address} props */
 function Report({ report, parts, query, by }) {
-  const measure = SUMS[query.measure] ? query.measure : "cost_microdollars";
+  const measure = /** @type {Measure} */ (query.measure in SUMS ? query.measure : "cost_microdollars");
   const [title, format] = SUMS[measure];
   const titles = new Map(by);
   const { before } = report;
+  /** @type {import("../parts.js").Column<any>[]} */
   const columns = [
-    { title: titles.get(report.by), cell: ({ name }) => name || "none" },
-    ...(report.split ? [{ title: titles.get(report.split), cell: ({ split }) => split || "none" }] : []),
-    ...Object.entries(SUMS).map(([name, [title, format]]) => ({ title, number: true, cell: (row) => format(row[name]) })),
-    ...(before ? [{ title: `${title} before`, number: true, cell: (row) => format(row.before) }] : []),
+    { title: titles.get(report.by) ?? "", cell: ({ name }) => name || "none" },
+    ...(report.split ? [{ title: titles.get(report.split) ?? "", cell: (/** @type {Row} */ { split }) => split || "none" }] : []),
+    ...MEASURES.map((name) => ({ title: SUMS[name][0], number: true, cell: (/** @type {Row} */ row) => SUMS[name][1](row[name]) })),
+    ...(before ? [{ title: `${title} before`, number: true, cell: (/** @type {Row} */ row) => format(row.before ?? 0) }] : []),
   ];
-  const data = before ? beside(report, measure) : report.data;
+  const data = before ? beside(report, before, measure) : report.data;
   const [bars, barsBefore] = [report, before].map(
     (period) => period?.data.map(({ name, split, [measure]: value }) => ({ name, part: split ?? "", value })) ?? [],
   );
@@ -90,15 +99,24 @@ function Report({ report, parts, query, by }) {
   `;
 }
 
-/** Rows with the measure of the period before: that of the same name, of days and hours that of the same place. */
-function beside({ data, before, by, split, from }, measure) {
+/**
+ * Rows with the measure of the period before: that of the same name, of days and hours that of the same place.
+ *
+ * @param {UsageReport} report
+ * @param {import("../admin-api.d.ts").UsagePeriod} before
+ * @param {Measure} measure
+ * @returns {Row[]}
+ */
+function beside({ data, by, split, from }, before, measure) {
   const shift = Date.parse(from) - Date.parse(before.from);
-  const moved = (division, name) => (TIMES.includes(division) ? later(name, shift) : name);
-  const key = ({ name, split }) => JSON.stringify([name, split]);
+  /** @param {string | null} division @param {string} name */
+  const moved = (division, name) => (division && TIMES.includes(division) ? later(name, shift) : name);
+  const key = (/** @type {{name: string, split?: string | null}} */ { name, split }) => JSON.stringify([name, split]);
+  /** @type {Map<string, Row>} */
   const rows = new Map(data.map((row) => [key(row), { ...row, before: 0 }]));
-  const nothing = Object.fromEntries(Object.keys(SUMS).map((name) => [name, 0]));
+  const nothing = /** @type {Record<Measure, number>} */ (Object.fromEntries(MEASURES.map((name) => [name, 0])));
   for (const row of before.data) {
-    const now = { name: moved(by, row.name), split: moved(split, row.split) };
+    const now = { name: moved(by, row.name), split: row.split && moved(split, row.split) };
     rows.set(key(now), { ...nothing, ...now, ...rows.get(key(now)), before: row[measure] });
   }
   const all = [...rows.values()];
@@ -109,10 +127,14 @@ function beside({ data, before, by, split, from }, measure) {
 const later = (name, shift) =>
   new Date(Date.parse(name.includes("T") ? `${name}:00Z` : name) + shift).toISOString().slice(0, name.length);
 
-/** Links through the rows of a long report; all of its pages have the same total. */
+/**
+ * Links through the rows of a long report; all of its pages have the same total.
+ *
+ * @param {{begin: number, length: number} & import("../address.js").Address} props
+ */
 function RowPages({ parts, query, begin, length }) {
   if (length <= ROWS) return null;
-  const page = (number, words) => html`<a href=${toAddress(parts, { ...query, page: number || "" })}>${words}</a>`;
+  const page = (/** @type {number} */ number, /** @type {string} */ words) => html`<a href=${toAddress(parts, { ...query, page: number || "" })}>${words}</a>`;
   const number = begin / ROWS;
   return html`<nav class="pages" aria-label="Pages">
     <span>Rows ${begin + 1} to ${Math.min(begin + ROWS, length)} of ${length}</span>

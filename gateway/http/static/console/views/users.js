@@ -8,6 +8,9 @@ import { changeColumn, CheckField, Heading, List, TextField, Time } from "../par
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
 
+/** @typedef {import("../admin-api.d.ts").UserState} User */
+
+/** @param {import("../address.js").Address} props */
 export function Users({ parts, query }) {
   const tenant = parts[1];
   const path = `tenants/${encodeURIComponent(tenant)}/users`;
@@ -16,8 +19,10 @@ export function Users({ parts, query }) {
   const read = useRead(pageOf(path, query));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
+  /** @param {any} dialog @param {User} user @param {string} title */
   const button = (dialog, user, title) =>
     html`<button type="button" aria-label=${`${title} ${user.subject}`} onClick=${() => setOpen({ dialog, user })}>${title}</button>`;
+  /** @type {import("../parts.js").Column<User>[]} */
   const columns = [
     { title: "Subject", cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
     { title: "Id", cell: ({ id }) => html`<code>${id}</code>` },
@@ -34,20 +39,20 @@ export function Users({ parts, query }) {
   return html`
     <${Heading} actions=${writes("users") && make}>Users of ${tenant}</${Heading}>
     <${TenantNav} tenant=${tenant} current="users" />
-    <${List} of=${read} parts=${parts} query=${query} caption="Users" columns=${columns} by=${({ id }) => id}
+    <${List} of=${read} parts=${parts} query=${query} caption="Users" columns=${columns} by=${(/** @type {User} */ { id }) => id}
       empty="There is no user yet." />
     ${open && html`<${open.dialog} path=${path} user=${open.user} onClose=${close} onDone=${done} />`}
   `;
 }
 
-/** @param {{path: string, user: any, onClose: () => void, onDone: () => void}} props without a user: a new one */
+/** @param {{path: string, user: User | null, onClose: () => void, onDone: () => void}} props without a user: a new one */
 function UserChange({ path, user, onClose, onDone }) {
-  const form = ({ draft, set }) => html`
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
     ${!user &&
-    html`<${TextField} label="Subject" required=${true} value=${draft.subject} onInput=${(subject) => set({ subject })}
+    html`<${TextField} label="Subject" required=${true} value=${draft.subject} onInput=${(/** @type {string} */ subject) => set({ subject })}
       note="The sub of its tokens, as the identity provider says it." />`}
-    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
-    ${user && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+    <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+    ${user && html`<${CheckField} label="Refuse all its requests" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
   `;
   return html`<${Change}
     title=${user ? `Change ${user.subject}` : "Make a user"}
@@ -56,13 +61,14 @@ function UserChange({ path, user, onClose, onDone }) {
     path=${user ? `${path}/${user.id}` : path}
     record=${user ? undefined : null}
     form=${form}
-    draft=${({ description = "", disabled = false }) => ({ description, ...(user ? { disabled } : { subject: "" }) })}
-    body=${(draft) => draft}
+    draft=${(/** @type {Partial<User>} */ { description = "", disabled = false }) => ({ description, ...(user ? { disabled } : { subject: "" }) })}
+    body=${(/** @type {any} */ draft) => draft}
     onClose=${onClose}
     onDone=${onDone}
   />`;
 }
 
+/** @param {{path: string, user: User, onClose: () => void, onDone: () => void}} props */
 function UserDeletion({ path, user, onClose, onDone }) {
   return html`<${Change}
     title=${`Delete ${user.subject}`}
@@ -70,7 +76,7 @@ function UserDeletion({ path, user, onClose, onDone }) {
     verb="Delete"
     method="DELETE"
     path=${`${path}/${user.id}`}
-    confirm=${({ subject }) => subject}
+    confirm=${(/** @type {User} */ { subject }) => subject}
     onClose=${onClose}
     onDone=${onDone}
   />`;
