@@ -28,15 +28,16 @@ export function AdapterUpload({ name, model, onClose }) {
   </${Dialog}>`;
 }
 
+/** @param {{begin: any, known: boolean, onJob: (job: any) => void, onClose: () => void}} props */
 function UploadForm({ begin, known, onJob, onClose }) {
   const { api } = useSession();
   const { act, busy, failure } = useAction();
   const [draft, setDraft] = useState(begin);
   const [files, setFiles] = useState([]);
-  const set = (values) => setDraft({ ...draft, ...values });
-  const config = files.find((file) => file.name === CONFIG);
-  const weights = files.find((file) => file.name === WEIGHTS);
-  const send = (event) => {
+  const set = (/** @type {object} */ values) => setDraft({ ...draft, ...values });
+  const config = files.find((/** @type {File} */ file) => file.name === CONFIG);
+  const weights = files.find((/** @type {File} */ file) => file.name === WEIGHTS);
+  const send = (/** @type {Event} */ event) => {
     event.preventDefault();
     const form = new FormData();
     form.append("request", JSON.stringify({ ...draft, model: draft.model.trim() || null }));
@@ -47,12 +48,12 @@ function UploadForm({ begin, known, onJob, onClose }) {
   return html`<form onSubmit=${send}>
     ${!known &&
     html`
-      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} note="What clients will give as model." />
-      <${TextField} label="Base model" value=${draft.model} onInput=${(model) => set({ model })} note="Needed if there are several." />
-      <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
-      <${CheckField} label="If the name exists, have it lead here" checked=${draft.replace} onInput=${(replace) => set({ replace })} />
+      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} note="What clients will give as model." />
+      <${TextField} label="Base model" value=${draft.model} onInput=${(/** @type {string} */ model) => set({ model })} note="Needed if there are several." />
+      <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+      <${CheckField} label="If the name exists, have it lead here" checked=${draft.replace} onInput=${(/** @type {boolean} */ replace) => set({ replace })} />
     `}
-    <${Drop} files=${files} onFiles=${(more) => setFiles([...files, ...more])} />
+    <${Drop} files=${files} onFiles=${(/** @type {File[]} */ more) => setFiles([...files, ...more])} />
     <p class="note" role="status">${missing(config, weights)}</p>
     ${failure}
     <div class="actions">
@@ -63,28 +64,29 @@ function UploadForm({ begin, known, onJob, onClose }) {
   </form>`;
 }
 
-/** Takes files that are dropped or picked. */
+/** Takes files that are dropped or picked. @param {{files: File[], onFiles: (files: File[]) => void}} props */
 function Drop({ files, onFiles }) {
   const [over, setOver] = useState(false);
-  const drop = (event) => {
+  const drop = (/** @type {any} */ event) => {
     event.preventDefault();
     setOver(false);
     onFiles([...event.dataTransfer.files]);
   };
-  const drag = (event) => (event.preventDefault(), setOver(true));
+  const drag = (/** @type {Event} */ event) => (event.preventDefault(), setOver(true));
   return html`<label class="drop" data-over=${over} onDrop=${drop} onDragOver=${drag} onDragLeave=${() => setOver(false)}>
     <span>Drop ${CONFIG} and ${WEIGHTS} here, or choose them</span>
-    <input type="file" multiple onChange=${(event) => onFiles([...event.target.files])} />
+    <input type="file" multiple onChange=${(/** @type {any} */ event) => onFiles([...event.target.files])} />
     <span class="note">${files.map(({ name }) => name).join(", ")}</span>
   </label>`;
 }
 
+/** @param {File | undefined} config @param {File | undefined} weights */
 function missing(config, weights) {
   const names = [!config && CONFIG, !weights && WEIGHTS].filter(Boolean);
   return names.length ? `Missing: ${names.join(" and ")}.` : "Both files are here.";
 }
 
-/** The steps of a job, asked for until it ends. */
+/** The steps of a job, asked for until it ends. @param {{job: any, setJob: (job: any) => void, onClose: () => void}} props */
 function Progress({ job, setJob, onClose }) {
   const { api } = useSession();
   const [failure, setFailure] = useState(null);

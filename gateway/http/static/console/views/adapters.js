@@ -9,10 +9,15 @@ import { Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 import { AdapterUpload } from "./adapter-upload.js";
 
+/** @typedef {import("../admin-api.d.ts").AdapterState} AdapterState */
+/** @typedef {import("../admin-api.d.ts").AdapterVersion} Version */
+
+/** @param {import("../address.js").Address} props */
 export function Adapters({ parts, query }) {
   const { writes } = useSession();
   const [uploading, setUploading] = useState(false);
   const read = useRead(pageOf("adapters", query));
+  /** @type {import("../parts.js").Column<AdapterState>[]} */
   const columns = [
     { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["adapters", name])}>${name}</a>` },
     { title: "Description", cell: ({ description }) => description },
@@ -32,9 +37,9 @@ export function Adapters({ parts, query }) {
   `;
 }
 
-const stateOf = ({ drained, pinned }) => (drained ? "takes no requests" : pinned ? "pinned" : "active");
+const stateOf = (/** @type {{drained: boolean, pinned: boolean}} */ { drained, pinned }) => (drained ? "takes no requests" : pinned ? "pinned" : "active");
 
-/** One adapter, and the versions that its name has led to. */
+/** One adapter, and the versions that its name has led to. @param {import("../address.js").Address} props */
 export function Adapter({ parts: [, name] }) {
   const path = `adapters/${encodeURIComponent(name)}`;
   const { writes, operator } = useSession();
@@ -45,8 +50,10 @@ export function Adapter({ parts: [, name] }) {
   const again = () => (adapter.again(), versions.again());
   const close = () => setOpen(null);
   const done = () => (close(), again());
+  /** @param {string} title @param {string} verb @param {object} fields @param {string} [warning] */
   const button = (title, verb, fields, warning) =>
     html`<button type="button" onClick=${() => setOpen({ title, verb, fields, warning })}>${title}</button>`;
+  /** @type {import("../parts.js").Column<Version>[]} */
   const columns = [
     { title: "Version", cell: ({ version }) => html`<code title=${version}>${version.slice(0, 12)}</code>` },
     { title: "In use until", cell: ({ current, until }) => (current ? "now in use" : html`<${Time} at=${until} />`) },
@@ -59,7 +66,7 @@ export function Adapter({ parts: [, name] }) {
       },
     },
   ];
-  const actions = ({ drained, pinned }) => html`<div class="actions">
+  const actions = (/** @type {AdapterState} */ { drained, pinned }) => html`<div class="actions">
     <button type="button" onClick=${() => setUploading(true)}>Upload a version</button>
     ${drained
       ? button("Take requests again", "Take requests", { drained: false })
@@ -69,17 +76,18 @@ export function Adapter({ parts: [, name] }) {
   return html`
     <${Heading}>Adapter ${name}</${Heading}>
     <${Loaded} of=${adapter}>
-      ${(data) => html`<${Facts} ...${data} />${writes("adapters") && actions(data)}`}
+      ${(/** @type {import("../admin-api.d.ts").AdapterDetails} */ data) => html`<${Facts} ...${data} />${writes("adapters") && actions(data)}`}
     </${Loaded}>
     <h2>Versions</h2>
     <${Loaded} of=${versions}>
-      ${({ data }) => html`<${Table} caption="Versions" columns=${columns} rows=${data} by=${({ version }) => version} empty="No versions are kept." />`}
+      ${(/** @type {import("../admin-api.d.ts").AdapterVersions} */ { data }) => html`<${Table} caption="Versions" columns=${columns} rows=${data} by=${(/** @type {Version} */ { version }) => version} empty="No versions are kept." />`}
     </${Loaded}>
     ${open && html`<${AdapterChange} path=${path} name=${name} ...${open} onClose=${close} onDone=${done} />`}
     ${uploading && html`<${AdapterUpload} name=${name} model=${adapter.data?.model} onClose=${() => (setUploading(false), again())} />`}
   `;
 }
 
+/** @param {import("../admin-api.d.ts").AdapterDetails} props */
 function Facts({ model, version, tenants, description, updated_at, resident_on, content, ...state }) {
   return html`<${Pairs}
     pairs=${[
@@ -97,7 +105,12 @@ function Facts({ model, version, tenants, description, updated_at, resident_on, 
   />`;
 }
 
-/** A change whose fields are known before. Draining what is in use asks for the name. */
+/**
+ * A change whose fields are known before. Draining what is in use asks for the name.
+ *
+ * @param {{path: string, name: string, title: string, verb: string, fields: Record<string, any>, warning?: string,
+ *   onClose: () => void, onDone: () => void}} props
+ */
 function AdapterChange({ path, name, title, verb, fields, warning, onClose, onDone }) {
   return html`<${Change}
     title=${`${title}: ${name}`}
@@ -106,7 +119,7 @@ function AdapterChange({ path, name, title, verb, fields, warning, onClose, onDo
     method="PATCH"
     path=${path}
     body=${() => fields}
-    confirm=${({ resident_on }) => (fields.drained && resident_on.length ? name : null)}
+    confirm=${(/** @type {AdapterState} */ { resident_on }) => (fields.drained && resident_on.length ? name : null)}
     onClose=${onClose}
     onDone=${onDone}
   />`;

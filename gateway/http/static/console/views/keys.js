@@ -21,6 +21,9 @@ const SCOPES = {
 };
 const OVERLAPS = [0, 3600, DAY, 7 * DAY].map((time) => [String(time), time ? `works for ${duration(time)} more` : "ends at once"]);
 
+/** @typedef {import("../admin-api.d.ts").KeyState} Key */
+
+/** @param {import("../address.js").Address} props */
 export function Keys({ parts, query }) {
   const tenant = parts[1];
   const path = `tenants/${encodeURIComponent(tenant)}/keys`;
@@ -29,9 +32,11 @@ export function Keys({ parts, query }) {
   const [made, setMade] = useState(null);
   const read = useRead(pageOf(path, query));
   const close = () => setOpen(null);
-  const done = (answer) => (close(), setMade(answer?.key ? answer : null), read.again());
+  const done = (/** @type {any} */ answer) => (close(), setMade(answer?.key ? answer : null), read.again());
+  /** @param {any} dialog @param {Key} key @param {string} title */
   const button = (dialog, key, title) =>
     html`<button type="button" aria-label=${`${title} ${nameOf(key)}`} onClick=${() => setOpen({ dialog, key })}>${title}</button>`;
+  /** @type {import("../parts.js").Column<Key>[]} */
   const columns = [
     { title: "Key", cell: nameOf },
     { title: "Id", cell: ({ id }) => html`<code>${id}</code>` },
@@ -51,7 +56,7 @@ export function Keys({ parts, query }) {
   return html`
     <${Heading} actions=${writes("keys") && make}>Keys of ${tenant}</${Heading}>
     <${TenantNav} tenant=${tenant} current="keys" />
-    <${List} of=${read} parts=${parts} query=${query} caption="Keys" columns=${columns} by=${({ id }) => id}
+    <${List} of=${read} parts=${parts} query=${query} caption="Keys" columns=${columns} by=${(/** @type {Key} */ { id }) => id}
       empty="There is no key yet." />
     ${open && html`<${open.dialog} path=${path} apiKey=${open.key} onClose=${close} onDone=${done} />`}
     ${made && html`<${MadeKey} text=${made.key} chats=${made.record.scopes.includes("chat")} onClose=${() => setMade(null)} />`}
@@ -61,7 +66,7 @@ export function Keys({ parts, query }) {
 /** @param {any} key its description, or the id of one that has none */
 const nameOf = ({ description, id }) => description || id;
 
-/** The key itself, until the dialog is closed. */
+/** The key itself, until the dialog is closed. @param {{text: string, chats: boolean, onClose: () => void}} props */
 function MadeKey({ text, chats, onClose }) {
   const [copied, setCopied] = useState(false);
   const copy = () => navigator.clipboard.writeText(text).then(() => setCopied(true), () => {});
@@ -77,7 +82,7 @@ function MadeKey({ text, chats, onClose }) {
   </${Dialog}>`;
 }
 
-/** Open the chat page with a key: a tab begins with a copy of what the one that opens it keeps just then. */
+/** Open the chat page with a key: a tab begins with a copy of what the one that opens it keeps just then. @param {string} text */
 function chatWith(text) {
   const kept = remembered(storageOf("sessionStorage"), "key");
   const before = kept.get();
@@ -86,29 +91,29 @@ function chatWith(text) {
   kept.set(before);
 }
 
-/** @param {{path: string, apiKey: any, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */
+/** @param {{path: string, apiKey: Key | null, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */
 function KeyChange({ path, apiKey, onClose, onDone }) {
-  const form = ({ draft, set }) => html`
-    <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
-    ${!apiKey && html`<${TextField} label="User" value=${draft.user} onInput=${(user) => set({ user })} note="The id of the user whose key it is; empty: nobody's." />`}
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
+    <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+    ${!apiKey && html`<${TextField} label="User" value=${draft.user} onInput=${(/** @type {string} */ user) => set({ user })} note="The id of the user whose key it is; empty: nobody's." />`}
     <fieldset>
       <legend>What it may do</legend>
       ${Object.entries(SCOPES).map(
         ([scope, words]) =>
           html`<${CheckField} key=${scope} label=${words} checked=${draft.scopes.includes(scope)}
-            onInput=${(checked) => set({ scopes: Object.keys(SCOPES).filter((each) => (each === scope ? checked : draft.scopes.includes(each))) })} />`,
+            onInput=${(/** @type {boolean} */ checked) => set({ scopes: Object.keys(SCOPES).filter((each) => (each === scope ? checked : draft.scopes.includes(each))) })} />`,
       )}
     </fieldset>
-    ${apiKey && html`<${CheckField} label="Refuse it" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+    ${apiKey && html`<${CheckField} label="Refuse it" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
     <details><summary>Limits of its own</summary><${QuotaFields} draft=${draft} set=${set} /></details>
   `;
-  const draft = ({ description = "", scopes = ["chat", "models", "adapters"], disabled = false, quota = null }) => ({
+  const draft = (/** @type {any} */ { description = "", scopes = ["chat", "models", "adapters"], disabled = false, quota = null }) => ({
     description,
     scopes,
     ...(apiKey ? { disabled } : { user: "" }),
     ...quotaDraft(quota),
   });
-  const body = (draft) => {
+  const body = (/** @type {any} */ draft) => {
     const { description, scopes, user, disabled } = draft;
     const own = apiKey ? { disabled } : { user: user.trim() || null };
     return { description, scopes, ...own, quota: quotaOf(draft) };
@@ -123,13 +128,14 @@ function KeyChange({ path, apiKey, onClose, onDone }) {
     draft=${draft}
     body=${body}
     onClose=${onClose}
-    onDone=${(answer) => onDone(apiKey ? null : answer)}
+    onDone=${(/** @type {any} */ answer) => onDone(apiKey ? null : answer)}
   />`;
 }
 
+/** @param {{path: string, apiKey: Key, onClose: () => void, onDone: (answer: any) => void}} props */
 function Rotation({ path, apiKey, onClose, onDone }) {
-  const form = ({ draft, set }) =>
-    html`<${SelectField} label="The old key" value=${draft.overlap} options=${OVERLAPS} onInput=${(overlap) => set({ overlap })} />`;
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) =>
+    html`<${SelectField} label="The old key" value=${draft.overlap} options=${OVERLAPS} onInput=${(/** @type {string} */ overlap) => set({ overlap })} />`;
   return html`<${Change}
     title=${`Rotate ${nameOf(apiKey)}`}
     warning="A new key with the same rights takes its place; limits count both together."
@@ -139,15 +145,16 @@ function Rotation({ path, apiKey, onClose, onDone }) {
     record=${null}
     form=${form}
     draft=${() => ({ overlap: String(DAY) })}
-    body=${({ overlap }) => ({ overlap_seconds: Number(overlap) })}
+    body=${(/** @type {{overlap: string}} */ { overlap }) => ({ overlap_seconds: Number(overlap) })}
     onClose=${onClose}
     onDone=${onDone}
   />`;
 }
 
+/** @param {{path: string, apiKey: Key, onClose: () => void, onDone: (answer: any) => void}} props */
 function Revocation({ path, apiKey, onClose, onDone }) {
   // Of a key that is in use the name has to be typed.
-  const confirm = ({ last_used_at }) => (last_used_at && Date.now() / 1000 - last_used_at < DAY ? nameOf(apiKey) : null);
+  const confirm = (/** @type {Key} */ { last_used_at }) => (last_used_at && Date.now() / 1000 - last_used_at < DAY ? nameOf(apiKey) : null);
   return html`<${Change}
     title=${`Revoke ${nameOf(apiKey)}`}
     warning="Gateways refuse it within a second, for good."

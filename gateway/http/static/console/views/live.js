@@ -8,6 +8,9 @@ import { html } from "../html.js";
 import { Failure, Heading, Table } from "../parts.js";
 import { useSession } from "../session.js";
 
+/** @typedef {any} Snapshot an event of the stream, which the description of the API does not have */
+/** @typedef {{snapshots: Snapshot[], failure: Error | null}} Seen */
+
 const KEPT = 600;
 const AGAIN = 1000;
 
@@ -22,10 +25,10 @@ export function Live() {
     ${now &&
     html`
       <dl class="figures">
-        <${Figure} title="Running turns" of=${({ turns }) => turns} snapshots=${snapshots} />
-        <${Figure} title="Turns of the last minute" of=${({ minute }) => minute.turns} snapshots=${snapshots} />
-        <${Figure} title="Tokens written in the last minute" of=${({ minute }) => minute.output_tokens} snapshots=${snapshots} />
-        <${Figure} title="Failed in the last minute" of=${({ minute }) => minute.failed} snapshots=${snapshots} />
+        <${Figure} title="Running turns" of=${(/** @type {Snapshot} */ { turns }) => turns} snapshots=${snapshots} />
+        <${Figure} title="Turns of the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.turns} snapshots=${snapshots} />
+        <${Figure} title="Tokens written in the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.output_tokens} snapshots=${snapshots} />
+        <${Figure} title="Failed in the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.failed} snapshots=${snapshots} />
       </dl>
       <h2>Tenants</h2>
       <${Table} caption="Tenants" columns=${TENANTS} rows=${now.tenants} empty="Nobody asks anything." />
@@ -36,6 +39,7 @@ export function Live() {
   `;
 }
 
+/** @type {import("../parts.js").Column[]} */
 const TENANTS = [
   { title: "Tenant", cell: ({ name }) => name },
   { title: "Running", number: true, cell: ({ running }) => count(running) },
@@ -44,6 +48,7 @@ const TENANTS = [
   { title: "Failed", number: true, cell: ({ minute }) => count(minute.failed) },
   { title: "Tokens written", number: true, cell: ({ minute }) => count(minute.output_tokens) },
 ];
+/** @type {import("../parts.js").Column[]} */
 const REPLICAS = [
   { title: "Engine", cell: ({ name }) => name },
   { title: "Tier", cell: ({ tier }) => tier },
@@ -57,7 +62,7 @@ const REPLICAS = [
   { title: "Adapters", number: true, cell: ({ adapters }) => count(adapters) },
 ];
 
-/** A number of now, and how it was. @param {{title: string, of: (snapshot: any) => number, snapshots: any[]}} props */
+/** A number of now, and how it was. @param {{title: string, of: (snapshot: Snapshot) => number, snapshots: Snapshot[]}} props */
 function Figure({ title, of, snapshots }) {
   return html`<div>
     <dt>${title}</dt>
@@ -73,12 +78,14 @@ function useSnapshots() {
   const { api } = useSession();
   const [state, setState] = useState({ snapshots: [], failure: null });
   useEffect(() => {
+    /** @type {Record<string, (data: any) => void>} */
     const on = {
       snapshot: (data) =>
-        setState(({ snapshots }) => ({ snapshots: [...snapshots.slice(1 - KEPT), data], failure: null })),
-      problem: ({ detail }) => setState((state) => ({ ...state, failure: new Error(`${detail}.`) })),
+        setState((/** @type {Seen} */ { snapshots }) => ({ snapshots: [...snapshots.slice(1 - KEPT), data], failure: null })),
+      problem: ({ detail }) => setState((/** @type {Seen} */ state) => ({ ...state, failure: new Error(`${detail}.`) })),
     };
-    const failed = (failure) => setState((state) => ({ ...state, failure }));
+    const failed = (/** @type {any} */ failure) => setState((/** @type {Seen} */ state) => ({ ...state, failure }));
+    /** @type {AbortController | null} */
     let abort = null;
     const look = () => {
       abort?.abort();
@@ -92,7 +99,14 @@ function useSnapshots() {
   return state;
 }
 
-/** Read the stream, again and again, until nobody looks. */
+/**
+ * Read the stream, again and again, until nobody looks.
+ *
+ * @param {import("../api.js").AdminApi} api
+ * @param {AbortSignal} signal
+ * @param {Record<string, (data: any) => void>} on by kind of event
+ * @param {(failure: unknown) => void} failed
+ */
 async function follow(api, signal, on, failed) {
   while (!signal.aborted) {
     try {

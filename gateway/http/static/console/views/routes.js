@@ -8,12 +8,17 @@ import { html } from "../html.js";
 import { changeColumn, CheckField, Heading, List, Loaded, Pairs, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession, useWatched } from "../session.js";
 
+/** @typedef {import("../admin-api.d.ts").RouteState} Route */
+/** @typedef {import("../admin-api.d.ts").TrialState} Trial */
+
+/** @param {import("../address.js").Address} props */
 export function Routes({ parts, query }) {
   const { writes } = useSession();
   const [open, setOpen] = useState(null);
   const read = useRead(pageOf("routes", query));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
+  /** @type {import("../parts.js").Column<Route>[]} */
   const columns = [
     { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["routes", name])}>${name}</a>` },
     { title: "Description", cell: ({ description }) => description },
@@ -28,7 +33,7 @@ export function Routes({ parts, query }) {
   const make = html`<button type="button" onClick=${() => setOpen({})}>Make a route</button>`;
   return html`
     <${Heading} actions=${writes("routes") && make}>Routes</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Routes" columns=${columns} by=${({ name }) => name}
+    <${List} of=${read} parts=${parts} query=${query} caption="Routes" columns=${columns} by=${(/** @type {Route} */ { name }) => name}
       empty="There is no route yet." />
     ${open && html`<${RouteChange} name=${open.name} onClose=${close} onDone=${done} />`}
   `;
@@ -42,31 +47,31 @@ function shares(targets) {
 
 /** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: a new one */
 function RouteChange({ name, onClose, onDone }) {
-  const form = ({ draft, set }) => {
-    const setTarget = (index, values) =>
-      set({ targets: draft.targets.map((each, at) => (at === index ? { ...each, ...values } : each)) });
+  const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => {
+    const setTarget = (/** @type {number} */ index, /** @type {object} */ values) =>
+      set({ targets: draft.targets.map((/** @type {object} */ each, /** @type {number} */ at) => (at === index ? { ...each, ...values } : each)) });
     return html`
-      ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(name) => set({ name })} />`}
-      <${TextField} label="Description" value=${draft.description} onInput=${(description) => set({ description })} />
+      ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
+      <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
       <fieldset>
         <legend>It leads to; the first is the stable one, which others are compared with</legend>
         ${draft.targets.map(
-          ({ model, weight }, index) => html`
-            <${TextField} label=${`Model or adapter ${index + 1}`} value=${model} onInput=${(model) => setTarget(index, { model })} />
-            <${TextField} label=${`Weight ${index + 1}`} type="number" min="0" max="1000" value=${weight} onInput=${(weight) => setTarget(index, { weight })} />
+          (/** @type {{model: string, weight: string}} */ { model, weight }, /** @type {number} */ index) => html`
+            <${TextField} label=${`Model or adapter ${index + 1}`} value=${model} onInput=${(/** @type {string} */ model) => setTarget(index, { model })} />
+            <${TextField} label=${`Weight ${index + 1}`} type="number" min="0" max="1000" value=${weight} onInput=${(/** @type {string} */ weight) => setTarget(index, { weight })} />
           `,
         )}
         <button type="button" onClick=${() => set({ targets: [...draft.targets, { model: "", weight: "1" }] })}>One more</button>
       </fieldset>
       <${TextField} label="A first token is late after so many seconds" type="number" step="any" min="0" value=${draft.slow}
-        onInput=${(slow) => set({ slow })} note="Empty: none is late." />
-      <${TextField} label="Shadow" value=${draft.shadow} onInput=${(shadow) => set({ shadow })} note="A model that gets copies; empty: none." />
+        onInput=${(/** @type {string} */ slow) => set({ slow })} note="Empty: none is late." />
+      <${TextField} label="Shadow" value=${draft.shadow} onInput=${(/** @type {string} */ shadow) => set({ shadow })} note="A model that gets copies; empty: none." />
       <${TextField} label="Percent of conversations copied to it" type="number" min="1" max="100" value=${draft.percent}
-        onInput=${(percent) => set({ percent })} />
-      ${name && html`<${CheckField} label="Take no requests" checked=${draft.disabled} onInput=${(disabled) => set({ disabled })} />`}
+        onInput=${(/** @type {string} */ percent) => set({ percent })} />
+      ${name && html`<${CheckField} label="Take no requests" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
     `;
   };
-  const draft = ({ targets = [{ model: "", weight: 1 }], description = "", slow_seconds, shadow, disabled = false }) => ({
+  const draft = (/** @type {Partial<Route>} */ { targets = [{ model: "", weight: 1 }], description = "", slow_seconds, shadow, disabled = false }) => ({
     ...(!name && { name: "" }),
     description,
     targets: targets.map(({ model, weight }) => ({ model, weight: String(weight) })),
@@ -75,9 +80,9 @@ function RouteChange({ name, onClose, onDone }) {
     percent: String(shadow?.percent ?? 5),
     disabled,
   });
-  const body = ({ targets, slow, shadow, percent, ...fields }) => ({
+  const body = (/** @type {any} */ { targets, slow, shadow, percent, ...fields }) => ({
     ...fields,
-    targets: targets.filter(({ model }) => model.trim()).map(({ model, weight }) => ({ model: model.trim(), weight: Number(weight) })),
+    targets: targets.filter((/** @type {{model: string}} */ { model }) => model.trim()).map((/** @type {{model: string, weight: string}} */ { model, weight }) => ({ model: model.trim(), weight: Number(weight) })),
     slow_seconds: slow ? Number(slow) : null,
     shadow: shadow.trim() ? { model: shadow.trim(), percent: Number(percent) } : null,
   });
@@ -96,9 +101,11 @@ function RouteChange({ name, onClose, onDone }) {
 }
 
 /** The trials of one route, read again while it is looked at. */
+/** @param {import("../address.js").Address} props */
 export function Trials({ parts: [, name] }) {
   const read = useWatched(publicPath("trials", name));
-  const failures = (signal) => (trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;
+  const failures = (/** @type {import("../admin-api.d.ts").CanarySignal} */ signal) => (/** @type {Trial} */ trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;
+  /** @type {import("../parts.js").Column<Trial>[]} */
   const columns = [
     { title: "On trial", cell: ({ model }) => model },
     { title: "Weight", number: true, cell: ({ weight }) => weight },
@@ -113,7 +120,7 @@ export function Trials({ parts: [, name] }) {
     <${Heading}>Route ${name}</${Heading}>
     <p class="note">Conversations in which something went wrong. Evidence is how many times likelier these counts are if the one on trial is worse.</p>
     <${Loaded} of=${read}>
-      ${({ data, shadow }) => html`
+      ${(/** @type {import("../admin-api.d.ts").TrialList} */ { data, shadow }) => html`
         <${Table} caption="Trials" columns=${columns} rows=${data} empty="Nothing is on trial." />
         ${shadow && html`<${Shadow} ...${shadow} />`}
       `}
@@ -121,12 +128,13 @@ export function Trials({ parts: [, name] }) {
   `;
 }
 
-/** Why a canary was taken out. */
+/** Why a canary was taken out. @param {import("../admin-api.d.ts").OutState} props */
 function Out({ at, signal, failures, turns, evidence }) {
   const words = { error: "failures", slow: "late first tokens", poor: "empty answers" }[signal];
   return html`taken out for ${words} on <${Time} at=${at} />: ${count(failures.canary)} of ${count(turns)}, evidence ${count(evidence)}`;
 }
 
+/** @param {import("../admin-api.d.ts").ShadowState} props */
 function Shadow({ model, percent, copies, given_up, errors, agreement, first_token_ms, stable_first_token_ms }) {
   return html`<h2>Shadow</h2>
     <${Pairs}
