@@ -107,21 +107,22 @@ class RefitVerdict(Struct, frozen=True):
 def refit(model: SuccessModel, opinions: Sequence[Opinion], preferences: Sequence[Preference] = ()) -> bytes:
     """Return the file of a model whose sigmoids fit the opinions and preferences better."""
     arrays = dict(model.arrays)
-    moves = _moves(opinions, preferences)
+    moved = moves(opinions, preferences)
     for name in ("feature_calibration", "embedding_calibration"):
         lines = arrays[name]
         arrays[name] = np.array(
-            [[slope * line[0], slope * line[1] + offset] for line, (slope, offset) in zip(lines, moves, strict=True)],
+            [[slope * line[0], slope * line[1] + offset] for line, (slope, offset) in zip(lines, moved, strict=True)],
             np.float32,
         )
-    arrays["calibration"] = calibrated(arrays["calibration"], moves.astype(np.float32))
+    arrays["calibration"] = calibrated(arrays["calibration"], moved.astype(np.float32))
     # The types of the file: bytes where nothing more is in them.
     kept = {name: array.astype(model.types[name]) for name, array in arrays.items()}
     return write(kept, msgspec.structs.replace(model.metadata, corrected_by=len(opinions) + len(preferences)))
 
 
-def _moves(opinions: Sequence[Opinion], preferences: Sequence[Preference], steps: int = 50) -> Values:
-    """Slope and offset of each tier that are most likely after these: Newton's method on a penalised logistic."""
+def moves(opinions: Sequence[Opinion], preferences: Sequence[Preference] = (), steps: int = 50) -> Values:
+    """Return slope and offset by which the log-odds of each tier most likely move after these: Newton's method on a
+    penalised logistic."""
     center = np.tile([1.0, 0.0], len(TIERS))
     design, good, weight = _evidence(opinions, preferences)
     prior, at = np.diag(np.tile([SLOPE_SPREAD**-2, OFFSET_SPREAD**-2], len(TIERS))), center

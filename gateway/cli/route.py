@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import msgspec
-from redis.asyncio import Redis
 from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
 from gateway.cli.evaluate import evaluate
-from gateway.config.settings import SettingsError
-from router.refit import Opinion, Preference
+from gateway.cli.refit import refit
 
 
 @click.group()
@@ -88,51 +84,5 @@ def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
         raise click.ClickException(f"decided otherwise: {', '.join(different[:20])}")
 
 
-@route.command()
-@config_option
-@click.option("--tenant", "tenants", required=True, multiple=True, help="Tenant to learn from; may be repeated.")
-@click.option("--output", required=True, type=click.Path(dir_okay=False), help="File for the new model.")
-@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Entries to read.")
-def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int) -> None:
-    """Correct the router's model by users' feedback. Nothing is written if that makes it worse on the frozen suite.
-
-    Set `router.model` to the new file to use it. Example: roundhouse route refit --tenant acme --output corrected.model
-    """
-    from gateway.pipeline.routing.decisions import opinions, preferences, read, read_feedback
-    from gateway.pipeline.routing.tiers import read_model
-    from router.refit import judge, read_suite
-    from router.refit import refit as corrected
-    from router.success import SuccessModel
-
-    settings = load_settings(config)
-
-    async def collect(redis: Redis) -> tuple[list[Opinion], list[Preference]]:
-        thought: list[Opinion] = []
-        preferred: list[Preference] = []
-        for tenant in tenants:
-            decisions, feedback = await read(redis, tenant, count), await read_feedback(redis, tenant, count)
-            thought += opinions(decisions, feedback, model.version)
-            preferred += preferences(decisions, feedback, model.version)
-        return thought, preferred
-
-    try:
-        model = read_model(settings.router.model)
-        suite = read_suite(model)
-        thought, preferred = with_redis(settings, collect)
-    except (SettingsError, ValueError) as error:
-        raise click.ClickException(str(error)) from None
-    if not (thought or preferred):
-        raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
-    content = corrected(model, thought, preferred)
-    new = SuccessModel.read(content)
-    verdict = judge(new, model, suite)
-    click.echo(f"{len(thought)} opinions, {len(preferred)} comparisons; on the frozen suite, new less old:")
-    click.echo(f"  area {verdict.area} (more is better)")
-    click.echo(f"  Brier {verdict.brier} (less is better)")
-    if verdict.worse:
-        raise click.ClickException(f"the new model is worse on the frozen suite: {output} was not written")
-    Path(output).write_bytes(content)
-    click.echo(f"model {new.version} written to {output}; set router.model to use it")
-
-
 route.add_command(evaluate)
+route.add_command(refit)

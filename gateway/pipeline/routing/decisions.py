@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 
 from router.cascade import Escalation
 from router.cascade import again as again_escalated
-from router.refit import Opinion, Preference
+from router.off_policy import JudgedAnswer
+from router.refit import Preference
 from router.tier import TIERS, TierChoice, ValueSource, again
 
 log = logging.getLogger("roundhouse.decisions")
@@ -233,10 +234,12 @@ async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]
     return [msgspec.json.decode(fields[b"feedback"], type=Feedback) for _, fields in found]
 
 
-def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Opinion]:
-    """Return feedback beside the probabilities of one version of the model. The newest thumb on a response counts;
-    without one, or if it was taken back, the newest inferred judgement. A thumb down for slowness says nothing of what
-    was answered."""
+def judged_answers(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[JudgedAnswer]:
+    """Return the answers that were judged, beside the probabilities of one version of the model, oldest first.
+
+    The newest thumb on a response counts; without one, or if it was taken back, the newest inferred judgement. A thumb
+    down for slowness says nothing of what was answered.
+    """
     thumbs: dict[str, Feedback] = {}
     inferred: dict[str, Feedback] = {}
     for thought in sorted(feedback, key=lambda thought: thought.at):
@@ -245,13 +248,12 @@ def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], 
             given[thought.response] = thought
     said = inferred | {response: thought for response, thought in thumbs.items() if thought.signal != "withdrawn"}
     found = []
-    for each in decisions:
+    for each in sorted(decisions, key=lambda decision: decision.at):
         thought_of, probabilities = said.get(each.response), _believed(each, model)
         if thought_of is None or thought_of.reason == "too_slow" or each.tier != each.choice.tier:
             continue
         if probabilities is not None:
-            probability = probabilities[TIERS.index(each.tier)]
-            found.append(Opinion(each.tier, probability, each.choice.propensity, thought_of.signal == "up"))
+            found.append(JudgedAnswer(each.choice, probabilities, thought_of.signal == "up"))
     return found
 
 

@@ -23,7 +23,7 @@ from gateway.pipeline.routing.decisions import (
     DecisionLog,
     Feedback,
     LoggedDecision,
-    opinions,
+    judged_answers,
     preferences,
     read,
     read_feedback,
@@ -164,7 +164,9 @@ async def test_thumbs_know_completions_by_their_ids(serve: Serve, tiers: Any, re
         assert noted <= {each.response for each in await read(client, "demo", 10)}
 
 
-async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tiers: Any, redis_url: str) -> None:
+async def test_judged_answers_are_those_of_decisions_of_the_same_model(
+    serve: Serve, tiers: Any, redis_url: str
+) -> None:
     """A thumb outweighs what was done next; decisions by complexity say nothing."""
     async with serve(engines=tiers) as served:
         await run(served, request(EXAM))
@@ -176,18 +178,18 @@ async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tier
         for each in (learnt, by_complexity)
         for at, signal in ((3, "regenerate"), (2, "up"), (1, "down"))
     ]
-    (opinion,) = opinions([learnt, by_complexity], thoughts, learnt.model)
-    assert (opinion.tier, opinion.good, opinion.propensity) == (learnt.tier, True, 1.0)
-    assert opinions([learnt], thoughts, "another model") == []
+    (answer,) = judged_answers([learnt, by_complexity], thoughts, learnt.model)
+    assert (answer.choice, answer.good) == (learnt.choice, True)
+    assert judged_answers([learnt], thoughts, "another model") == []
     taken_back = Feedback(response=learnt.response, at=4, signal="withdrawn")
-    (opinion,) = opinions([learnt], [*thoughts, taken_back], learnt.model)
-    assert not opinion.good, "what was done next counts again"
-    assert opinions([learnt], [taken_back], learnt.model) == []
+    (answer,) = judged_answers([learnt], [*thoughts, taken_back], learnt.model)
+    assert not answer.good, "what was done next counts again"
+    assert judged_answers([learnt], [taken_back], learnt.model) == []
     slow = Feedback(response=learnt.response, at=5, signal="down", reason="too_slow")
-    assert opinions([learnt], [*thoughts, slow], learnt.model) == [], "that is nothing about what was answered"
+    assert judged_answers([learnt], [*thoughts, slow], learnt.model) == [], "that is nothing about what was answered"
     wrong = Feedback(response=learnt.response, at=6, signal="down", reason="wrong")
-    (opinion,) = opinions([learnt], [*thoughts, slow, wrong], learnt.model)
-    assert not opinion.good
+    (answer,) = judged_answers([learnt], [*thoughts, slow, wrong], learnt.model)
+    assert not answer.good
 
 
 async def test_a_preference_is_about_both_tiers_of_a_routed_question(serve: Serve, tiers: Any, redis_url: str) -> None:
@@ -212,10 +214,12 @@ async def test_a_preference_is_about_both_tiers_of_a_routed_question(serve: Serv
     adapter = Feedback(response="resp_pirate", at=3, signal="preferred", over=(routed, Compared("resp_other", "small")))
     assert preferences([decision], [adapter], decision.model) == []
     assert preferences([decision], [first], "another model") == preferences([], [first], decision.model) == []
-    assert opinions([decision], [first], decision.model) == []
+    assert judged_answers([decision], [first], decision.model) == []
 
 
-async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[float], float]) -> None:
+async def log_opinions(
+    redis_url: str, entry: LoggedDecision, good: Callable[[float], float], explore: float = 0.0
+) -> None:
     """600 answers to questions of the frozen suite, and thumbs that are up as often as `good` of the probability."""
     suite, generator = read_suite(shipped()), np.random.default_rng(0)
     believed = shipped().estimate(suite.vectors, suite.projected)[0]
@@ -224,12 +228,21 @@ async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[fl
         for number, row in enumerate(believed[:600].tolist()):
             prediction = Prediction((row[0], row[1], row[2]), Basis.EMBEDDING, 0.5)
             outlook = Outlook(ValueSource.LEARNT, 0.5, prediction)
-            choice = choose(outlook, msgspec.structs.replace(entry.choice.terms, explore=1.0), draw=generator.random())
-            logged = msgspec.structs.replace(entry, response=f"resp_{number}", choice=choice, tier=choice.tier)
+            choice = choose(
+                outlook, msgspec.structs.replace(entry.choice.terms, explore=explore), draw=generator.random()
+            )
+            logged = msgspec.structs.replace(
+                entry, response=f"resp_{number}", at=entry.at + number, choice=choice, tier=choice.tier
+            )
             log.add("taught", logged, keep=10_000)
             up = generator.random() < good(row[TIERS.index(choice.tier)])
             log.think("taught", logged.response, "up" if up else "down")
         await log.flush()
+
+
+async def forget(redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        await client.delete(KEY.format(tenant="taught"), FEEDBACK_KEY.format(tenant="taught"))
 
 
 async def test_a_refit_writes_a_model_that_is_no_worse_and_refuses_another(
@@ -246,8 +259,11 @@ async def test_a_refit_writes_a_model_that_is_no_worse_and_refuses_another(
     await log_opinions(redis_url, entry, lambda said: 1 - said)
     worse = await command(redis_url, *words)
     assert worse.exit_code == 1 and "worse on the frozen suite" in worse.output and not file.exists()
-    async with redis.asyncio.Redis.from_url(redis_url) as client:
-        await client.delete(KEY.format(tenant="taught"), FEEDBACK_KEY.format(tenant="taught"))
+    await forget(redis_url)
+    await log_opinions(redis_url, entry, lambda said: said, explore=1.0)
+    same = await command(redis_url, *words)
+    assert same.exit_code == 1 and "not have chosen better" in same.output and not file.exists()
+    await forget(redis_url)
     await log_opinions(redis_url, entry, lambda said: said)
     fine = await command(redis_url, *words)
     assert fine.exit_code == 0, fine.output

@@ -1,0 +1,80 @@
+"""`roundhouse route refit`: corrects the router's model by what users thought of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from redis.asyncio import Redis
+
+from gateway.cli.connection import config_option, load_settings, with_redis
+from gateway.config.settings import Settings, SettingsError
+from gateway.pipeline.routing.decisions import (
+    Feedback,
+    LoggedDecision,
+    judged_answers,
+    preferences,
+    read,
+    read_feedback,
+)
+from router.correction import Correction, correct
+from router.off_policy import drift
+from router.refit import read_suite
+from router.success import SuccessModel
+
+
+@click.command()
+@config_option
+@click.option("--tenant", "tenants", required=True, multiple=True, help="Tenant to learn from; may be repeated.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False), help="File for the new model.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Entries to read.")
+def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int) -> None:
+    """Correct the router's model by users' feedback, and write it if it would have chosen better.
+
+    The newest third of the judged answers says so, if `router.explore` draws tiers; else the frozen suite, on which the
+    new model may not be worse. Set `router.model` to the new file to use it.
+
+    \b
+    roundhouse route refit --tenant acme --output corrected.model
+    """
+    from gateway.pipeline.routing.tiers import read_model
+
+    settings = load_settings(config)
+    try:
+        model = read_model(settings.router.model)
+        suite = read_suite(model)
+        decisions, feedback = _collect(settings, tenants, count)
+    except (SettingsError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    answers = judged_answers(decisions, feedback, model.version)
+    preferred = preferences(decisions, feedback, model.version)
+    if not (answers or preferred):
+        raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
+    for change in drift(answers):
+        told = f"{change.before:+.0%} good answers beside what was expected before, {change.now:+.0%} now"
+        click.echo(f"the {change.tier} tier has changed: {told}")
+    found = correct(model, answers, preferred, suite)
+    click.echo(f"{found.taught} opinions, {len(preferred)} comparisons")
+    _show(found, len(answers) - found.taught)
+    if found.objection is not None:
+        raise click.ClickException(f"{found.objection}: {output} was not written")
+    Path(output).write_bytes(found.content)
+    click.echo(f"model {SuccessModel.read(found.content).version} written to {output}; set router.model to use it")
+
+
+def _collect(settings: Settings, tenants: Sequence[str], count: int) -> tuple[list[LoggedDecision], list[Feedback]]:
+    async def collect(redis: Redis) -> tuple[list[LoggedDecision], list[Feedback]]:
+        decisions = [each for tenant in tenants for each in await read(redis, tenant, count)]
+        return decisions, [each for tenant in tenants for each in await read_feedback(redis, tenant, count)]
+
+    return with_redis(settings, collect)
+
+
+def _show(found: Correction, kept: int) -> None:
+    if found.gain is not None:
+        click.echo(f"by the {kept} newest judged answers: {found.gain} good answers more per request, less their cost")
+    if found.verdict is not None:
+        click.echo("on the frozen suite, new less old:")
+        click.echo(f"  area {found.verdict.area} (more is better)")
+        click.echo(f"  Brier {found.verdict.brier} (less is better)")
