@@ -50,6 +50,7 @@ from gateway.errors import ApiError
 from gateway.http import (
     batches,
     chat_completions,
+    chats,
     completions,
     conversations,
     embeddings,
@@ -62,6 +63,7 @@ from gateway.http import (
     openapi,
     page,
     responses,
+    shares,
     sign_in,
     tickets,
     tokenizer,
@@ -96,11 +98,13 @@ from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.siblings import Siblings
 from gateway.turns import Turns
+from gateway.turns.chats import Chats
 from gateway.turns.compaction import Compactions
 from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
 from gateway.turns.ids import ResponseIds
 from gateway.turns.mailbox import READ_TIMEOUT
+from gateway.turns.shares import Shares
 from gateway.ws.socket import SocketConnections
 
 
@@ -156,6 +160,8 @@ def _routes() -> list[BaseRoute]:
     return [
         *responses.routes,
         *conversations.routes,
+        *chats.routes,
+        *shares.routes,
         *feedback.routes,
         *chat_completions.routes,
         *completions.routes,
@@ -232,9 +238,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
     stack.push_async_callback(connections.shut)
     jobs, limits = JobStore(redis), settings.adapters
     room = UploadRoom(Path(settings.redis.data) / "uploads", max_tenant_bytes=limits.max_upload_bytes_per_tenant)
-    registrar = await starter.start(
-        Registrar(services.adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes)
-    )
+    registrar = Registrar(services.adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes)
     gateway = Gateway(
         **vars(services),
         configuration=configuration,
@@ -249,8 +253,10 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
         comparison=comparison,
         directory=directory,
         jobs=jobs,
-        registrar=registrar,
+        registrar=await starter.start(registrar),
         batches=BatchStore(reader, derive(secret, "batches"), settings.batches),
+        chats=Chats(reader, derive(secret, "chats")),
+        shares=Shares(reader),
     )
     answers = LineAnswers(gateway)
     await starter.start(BatchWorker(presence.id, gateway.batches, answers, settings, metrics.batches))

@@ -90,6 +90,12 @@ class Conflict(ApiError):
     status, type, code = 409, "invalid_request_error", "conflict"
 
 
+class Gone(ApiError):
+    """What was shared cannot be read any more."""
+
+    status, type, code = 410, "invalid_request_error", "share_expired"
+
+
 class PreconditionFailed(ApiError):
     """What is to be changed is not what the client has read."""
 

@@ -25,6 +25,8 @@ from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
 from gateway.storage.presence import Presence
 from gateway.turns import Turns
+from gateway.turns.chats import Chats
+from gateway.turns.shares import Shares
 
 
 class Sockets(Protocol):
@@ -62,6 +64,8 @@ class Gateway(Services):
     jobs: JobStore
     registrar: Registrar
     batches: BatchStore
+    chats: Chats
+    shares: Shares
 
     @property
     def settings(self) -> Settings:
@@ -79,13 +83,17 @@ class Gateway(Services):
         principal.require(scope)
         return principal
 
-    async def signed_in(self, connection: HTTPConnection) -> Principal | None:
-        """Return who has signed in in the browser that sends a request; None: nobody, or it sends a key."""
+    async def caller(self, connection: HTTPConnection) -> Principal | None:
+        """Return who sends a request that anybody may send; None: nobody who is known."""
         try:
-            principal = await self.identity.authenticate(connection)
+            return await self.identity.authenticate(connection)
         except ApiError:
             return None
-        return principal if principal.session is not None else None
+
+    async def signed_in(self, connection: HTTPConnection) -> Principal | None:
+        """Return who has signed in in the browser that sends a request; None: nobody, or it sends a key."""
+        principal = await self.caller(connection)
+        return principal if principal is not None and principal.session is not None else None
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:

@@ -49,6 +49,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "limits": ALL,
     "adapters": frozenset({"sources"}),
     "cache": ALL,
+    "chat": ALL,
     "embedder": frozenset({"dimensions", "timeout"}),
     "semantic_cache": frozenset({"max_wrong_hits", "tenants", "max_questions_per_tenant"}),
     "router": ALL,

@@ -25,6 +25,7 @@ from gateway.config.alerts import AlertSettings, check_alerts
 from gateway.config.batches import BatchSettings as BatchSettings
 from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
+from gateway.config.chat import ChatSettings
 from gateway.config.default_pools import DEMO as DEMO
 from gateway.config.default_pools import default_pools, own_pools, success_model
 from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
@@ -236,6 +237,7 @@ class Settings(Section, frozen=True):
     semantic_cache: SemanticCacheSettings = SemanticCacheSettings()
     usage: UsageSettings = UsageSettings()
     batches: BatchSettings = BatchSettings()
+    chat: ChatSettings = ChatSettings()
     router: RouterSettings = RouterSettings()
     scaling: ScalingSettings = ScalingSettings()
     adapters: AdapterSettings = AdapterSettings()

@@ -12,7 +12,7 @@ from gateway.errors import ApiError
 from gateway.http.batches import BatchesPage
 from gateway.http.feedback import FeedbackCreate
 from gateway.http.files import FileForm, FilesPage
-from gateway.protocol import answers
+from gateway.protocol import answers, chats, shares
 from gateway.protocol.anthropic.errors import OVERLOADED
 from gateway.protocol.anthropic.requests import MessageCount, MessageCreate
 from gateway.protocol.chat_completion_create import ChatCompletionCreate
@@ -35,6 +35,8 @@ _ALWAYS: tuple[type[ApiError], ...] = (
 
 
 _CONVERSATION = "/v1/conversations/{conversation_id}"
+_CHAT = "/v1/chats/{chat_id}"
+_SHARE = "/v1/shares/{share_id}"
 
 
 class ReadQuery(Struct):
@@ -184,6 +186,48 @@ OPERATIONS = (
         "delete", f"{_CONVERSATION}/items/{{item_id}}", "delete_item", "Delete an item", answers.ConversationObject
     ),
     Operation("delete", _CONVERSATION, "delete_conversation", "Delete a conversation", answers.DeletedConversation),
+    Operation(
+        "get", "/v1/chats", "list_chats", "List the chat page's conversations", chats.ChatList, query=chats.ChatsPage
+    ),
+    Operation(
+        "post",
+        "/v1/chats/search",
+        "search_chats",
+        "Find conversations by words of title and text",
+        chats.ChatsFound,
+        body=chats.ChatSearch,
+    ),
+    Operation(
+        "post",
+        _CHAT,
+        "write_chat",
+        "Make a conversation (`If-None-Match: *`), or change what was read (`If-Match`)",
+        chats.ChatEntry,
+        body=chats.ChatWrite,
+        raises=(errors.Conflict, errors.PreconditionFailed, errors.PreconditionRequired),
+    ),
+    Operation("get", _CHAT, "read_chat", "Read a conversation of the chat page", chats.ChatTree),
+    Operation(
+        "post",
+        "/v1/shares",
+        "create_share",
+        "Share a conversation that was encrypted before",
+        shares.ShareEntry,
+        status=201,
+        body=shares.ShareCreate,
+        raises=(errors.Conflict,),
+    ),
+    Operation("get", "/v1/shares", "list_shares", "List what one shares", shares.ShareList),
+    Operation(
+        "get",
+        _SHARE,
+        "read_share",
+        "Read a shared conversation, encrypted as it is",
+        shares.SharedConversation,
+        raises=(errors.Gone,),
+    ),
+    Operation("delete", _SHARE, "revoke_share", "Let nobody read it any more", shares.DeletedShare),
+    Operation("delete", _CHAT, "delete_chat", "Delete a conversation and its responses", chats.DeletedChat),
     Operation(
         "post",
         "/v1/chat/completions",

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from gateway.access.identity import Principal
 from gateway.config.settings import DEMO_KEY, demo_settings
 from gateway.http.exchange import JsonResponse
 from gateway.http.page_files import PageFiles
@@ -51,13 +52,20 @@ async def config(request: Request) -> Response:
 
     A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
     `key` is null and the page asks its user for one, unless `signed_in` says that the browser's session may chat.
+    `history` says where conversations of whoever asks are kept, `sharing` who may read those that are shared; null:
+    nobody knows yet who asks.
     """
     gateway = gateway_of(request)
-    settings, arrivals, person = gateway.settings, gateway.arrivals, await gateway.signed_in(request)
+    settings, arrivals, caller = gateway.settings, gateway.arrivals, await gateway.caller(request)
     embedded = settings.tenants == demo_settings().tenants
+    if caller is None and embedded:
+        [demo] = settings.tenants
+        caller = Principal(demo.name, demo.keys[0].id)  # who it will be with the key that it is told
     body = {
         "key": DEMO_KEY if embedded else None,
-        "signed_in": person is not None and "chat" in person.scopes,
+        "signed_in": caller is not None and caller.session is not None and "chat" in caller.scopes,
+        "sharing": caller and settings.chat.sharing_of(caller.tenant),
+        "history": caller and settings.chat.history_of(caller.tenant, has_user=caller.user is not None),
         "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
         # In the order in which they come. Why a model cannot be fetched is for the terminal: it may name hosts.
         "coming": [msgspec.to_builtins(each) for each in arrivals.coming.values()],

@@ -40,7 +40,7 @@ from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings, demo_settings
 from gateway.engines.arrival import ArrivalState
 from gateway.errors import ApiError, ContextLengthExceeded
-from gateway.http import feedback, page, responses, tickets
+from gateway.http import chats, feedback, page, responses, shares, tickets
 from gateway.http.exchange import JsonResponse, on_error
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
@@ -59,8 +59,11 @@ from gateway.protocol.stream import (
 from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
+from gateway.turns.chats import Chats
+from gateway.turns.shares import Shares
 from gateway.ws.socket import SocketConnections
 from router.options import Options
+from tests.gateway.people import key_of
 from tests.gateway.turns.contexts import context
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -267,6 +270,8 @@ class ScriptedServer:
         app = Starlette(
             routes=[
                 *responses.routes,
+                *chats.routes,
+                *shares.routes,
                 *feedback.routes,
                 *tickets.routes,
                 *page.routes,
@@ -308,6 +313,10 @@ class ScriptedServer:
             "metrics": metrics,
             "view": view,
             "decisions": DecisionLog(redis),
+            "secret": secret,
+            "directory": directory,
+            "chats": Chats(redis, secret),
+            "shares": Shares(redis),
         }
         # This application's routes use no other parts.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
@@ -330,6 +339,10 @@ class ScriptedServer:
         asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
         with redis.Redis.from_url(self._redis_url) as client:
             return [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
+
+    def key_of(self, user: str) -> str:
+        """Make a user of the demo's tenant; return a key of this user."""
+        return asyncio.run_coroutine_threadsafe(key_of(self.gateway, user), self._loop).result(20)
 
     def release(self) -> None:
         """Let the held answer go on."""

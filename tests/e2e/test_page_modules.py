@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.e2e.browser import needs_chromium
@@ -192,3 +193,33 @@ def test_each_form_of_an_answer_is_what_the_api_takes(page: Page) -> None:
     assert made == [[{"type": type, **rest}, text] for type, (text, rest) in formats.items()]
     [[gbnf, _]] = page.evaluate(FORMATS, [["grammar", 'root ::= "a"']])
     assert gbnf == {"type": "grammar", "syntax": "gbnf", "definition": 'root ::= "a"'}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "null",
+        '{"conversations": []}',
+        '{"conversations": [{"id": "a", "title": "t", "updated": 0, "leaf": null, "turns": [{"id": 1}]}]}',
+        '{"conversations": [{"id": "a", "title": "t", "updated": 0, "leaf": null, "turns": [{"id": "a", "parent": null,'
+        ' "question": "q", "model": "m", "text": {"a": "b"}}]}]}',
+    ],
+)
+def test_what_others_have_shared_is_checked(page: Page, given: str) -> None:
+    """Whoever shares may encrypt anything."""
+    refused = page.evaluate(
+        """async (given) => {
+          const { decrypted } = await import("/static/js/sharing.js");
+          const key = crypto.getRandomValues(new Uint8Array(32));
+          const iv = crypto.getRandomValues(new Uint8Array(12));
+          const packed = new Blob([given]).stream().pipeThrough(new CompressionStream("gzip"));
+          const plain = await new Response(packed).arrayBuffer();
+          const imported = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["encrypt"]);
+          const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, imported, plain);
+          const text = (bytes) => btoa(String.fromCharCode(...bytes));
+          const named = text(key).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+          return decrypted(text([...iv, ...new Uint8Array(sealed)]), named).then(() => "", (error) => error.message);
+        }""",
+        given,
+    )
+    assert refused

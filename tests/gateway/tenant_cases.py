@@ -54,6 +54,15 @@ CASES: dict[str, list[Attempt]] = {
     "GET /v1/conversations/{conversation_id}/items/{item_id}": [Attempt("item")],
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": [Attempt("item")],
     "DELETE /v1/conversations/{conversation_id}": [Attempt("conversation")],  # last: nothing of it is left
+    "GET /v1/chats": [AS_KEY],  # of users: see http/test_chats.py
+    "POST /v1/chats/search": [AS_KEY],
+    "GET /v1/chats/{chat_id}": [AS_KEY],
+    "POST /v1/chats/{chat_id}": [AS_KEY],
+    "DELETE /v1/chats/{chat_id}": [AS_KEY],
+    "POST /v1/shares": [AS_KEY],  # see http/test_shares.py
+    "GET /v1/shares": [AS_KEY],
+    "GET /v1/shares/{share_id}": [AS_KEY],
+    "DELETE /v1/shares/{share_id}": [AS_KEY],
     "GET /v1/models": [AS_KEY],
     "GET /v1/models/": [AS_KEY],
     "GET /v1/models/{model:path}": [Attempt("model")],

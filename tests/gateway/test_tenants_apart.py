@@ -46,9 +46,16 @@ PAGE = "https://page.example"
 OTHER_PAGE = "https://other.example"
 
 OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "v1/openapi.json", "version")
+PAGES = ("s/{share_id}",)
 SIGN_IN = ("callback", "link", "methods", "sign-in", "sign-in/{name}")
-FOR_EVERYBODY = {f"GET /{path}" for path in OPEN} | {f"GET /auth/{path}" for path in SIGN_IN} | {"POST /auth/sign-out"}
+FOR_EVERYBODY = (
+    {f"GET /{path}" for path in OPEN + PAGES} | {f"GET /auth/{path}" for path in SIGN_IN} | {"POST /auth/sign-out"}
+)
 """Endpoints that ask for no key, and therefore show nothing of a tenant but to a browser that has signed in there."""
+
+
+MOUNTS = ("/admin", "/auth/static", "/s/static", "/static")
+"""The admin API, see above; and files."""
 
 
 def endpoints() -> set[str]:
@@ -59,7 +66,7 @@ def endpoints() -> set[str]:
         elif isinstance(route, Route):
             found |= {f"{method} {route.path}" for method in (route.methods or ()) if method != "HEAD"}
         else:
-            assert getattr(route, "path", None) in ("/admin", "/auth/static", "/static"), route  # see above; files
+            assert getattr(route, "path", None) in MOUNTS, route
     return found
 
 

@@ -19,10 +19,12 @@ from starlette.routing import Route
 
 from gateway.app import create_app
 from gateway.batches import worker
+from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
 from gateway.http.openapi import document
 from gateway.http.operations import OPERATIONS, Operation
 from tests.gateway.conftest import KEY, Serve
+from tests.gateway.people import key_of
 from tests.gateway.thread import ServingThread
 
 USER = [{"role": "user", "content": "hello"}]
@@ -35,6 +37,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_conversation": {"items": USER},
     "update_conversation": {"metadata": {"a": "b"}},
     "create_items": {"items": USER},
+    "search_chats": {"query": "hello"},
+    "create_share": {"ciphertext": "aGVsbG8="},
+    "write_chat": {"title": "hello", "updated_ms": 0},
     "create_chat_completion": CHAT,
     "create_completion": {"model": "small", "prompt": "hello", "max_tokens": 2},
     "create_message": CHAT,
@@ -78,10 +83,11 @@ def check(operation: Operation, response: httpx2.Response) -> None:
 async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them but embeddings, of which there is no model here; and it is served to everybody."""
     monkeypatch.setattr(worker, "TICK", 3600)  # no batch has ended when it is cancelled
-    async with serve() as served, httpx2.AsyncClient(base_url=served.url, verify=False) as client:
+    chat = ChatSettings(history="server")
+    async with serve(chat=chat) as served, httpx2.AsyncClient(base_url=served.url, verify=False) as client:
         assert (await client.get("/v1/openapi.json")).json() == document()
-        client.headers["authorization"] = f"Bearer {KEY}"
-        ids: dict[str, str] = {}
+        client.headers |= {"authorization": f"Bearer {await key_of(served.gateway, 'ann')}", "if-none-match": "*"}
+        ids: dict[str, str] = {"chat_id": "c1"}
         upload = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch"}}
         makes = {
             "create_response": "responses",
@@ -89,6 +95,7 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
             "create_batch": "batches",
             "create_conversation": "conversation_id",
             "create_items": "item_id",
+            "create_share": "share_id",
         }
         for operation in sorted(OPERATIONS, key=lambda operation: operation.method == "delete"):
             kind = operation.path.split("/")[2]

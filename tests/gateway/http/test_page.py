@@ -30,14 +30,14 @@ pytestmark = pytest.mark.anyio
 async def client(settings: Settings, arrivals: ArrivalState | None = None) -> AsyncIterator[httpx2.AsyncClient]:
     """Requests to an application that has the page's routes only."""
     app = Starlette(routes=page.routes)
-    app.state.gateway = SimpleNamespace(settings=settings, arrivals=arrivals or ArrivalState(), signed_in=nobody)
+    app.state.gateway = SimpleNamespace(settings=settings, arrivals=arrivals or ArrivalState(), caller=nobody)
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
         yield client
 
 
 async def nobody(request: Request) -> None:
-    """Nobody has signed in."""
+    """Nobody is known."""
 
 
 def packages() -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ def test_vendored_packages_name_version_source_and_licence(package: dict[str, An
     assert any(Path(path).name == "LICENSE" for path in package["files"])
 
 
-@pytest.mark.parametrize("name", ["index.html", "admin/index.html", "admin/api/index.html"])
+@pytest.mark.parametrize("name", ["index.html", "shared.html", "admin/index.html", "admin/api/index.html"])
 def test_a_page_has_nothing_inline(name: str) -> None:
     """The policy would refuse it: scripts and styles are files, and no element has a style or a handler."""
     html = (page.STATIC / name).read_text("utf-8")

@@ -7,10 +7,12 @@ export class ApiFailure extends Error {
   /**
    * @param {number} status
    * @param {string} message
+   * @param {string} [code] the server's name of the error
    */
-  constructor(status, message) {
+  constructor(status, message, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -18,13 +20,15 @@ export class ApiFailure extends Error {
  * @typedef {object} Config
  * @property {string | null} key the key of the embedded default; null: ask the user
  * @property {boolean} signed_in whether the browser has a session that may chat without a key
+ * @property {"off" | "tenant" | "anyone" | null} sharing who may read conversations that are shared; null: as below
+ * @property {import("./history.js").Place | null} history where conversations are kept; null: nobody knows who asks
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
  * @property {import("./offered.js").ComingTier[]} coming tiers whose models are being fetched
  * @property {boolean} none_fetched whether this repository's model serves because no other could be fetched
  */
 
-/** @returns {Promise<Config>} */
-export const loadConfig = () => request("ui/config.json");
+/** @param {string} key @returns {Promise<Config>} */
+export const loadConfig = (key) => request("ui/config.json", { headers: authorization(key) });
 
 /**
  * @typedef {object} Model
@@ -89,21 +93,22 @@ export async function sendFeedback(key, responseId, feedback) {
 }
 
 /** @param {string} key @param {object} body @returns {RequestInit} */
-const posted = (key, body) => ({
+export const posted = (key, body) => ({
   method: "POST",
   headers: { ...authorization(key), "content-type": "application/json" },
   body: JSON.stringify(body),
 });
 
 /** Without a key the browser's session says who asks. */
-const authorization = (/** @type {string} */ key) => (key ? { authorization: `Bearer ${key}` } : undefined);
+export const authorization = (/** @type {string} */ key) => (key ? { authorization: `Bearer ${key}` } : undefined);
 
 /**
  * @param {string} path
  * @param {RequestInit} [options]
- * @returns {Promise<any>}
+ * @returns {Promise<any>} the answer's JSON
+ * @throws {ApiFailure}
  */
-async function request(path, options = {}) {
+export async function request(path, options = {}) {
   let response;
   try {
     response = await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT) });
@@ -112,7 +117,8 @@ async function request(path, options = {}) {
   }
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
-    throw new ApiFailure(response.status, body?.error?.message ?? `the server answered ${response.status}`);
+    const { message = `the server answered ${response.status}`, code } = body?.error ?? {};
+    throw new ApiFailure(response.status, message, code);
   }
   return body;
 }

@@ -5,7 +5,7 @@
  *
  * @typedef {object} Parts
  * @property {import("./conversation.js").Parts["connection"]} connection
- * @property {import("./history.js").History} history
+ * @property {import("./history.js").History} history where it says so, the server is to keep no turns either
  * @property {(turn: Turn) => void} onchange a turn of the conversation that is shown has changed
  * @property {() => void} onlist its turns were added or removed, or another one is shown
  */
@@ -130,6 +130,7 @@ export class Chats {
       onchange: (turn) => shown() && onchange(turn),
       onlist: () => shown() && onlist(),
       save: (tree) => !temporary && this.live.has(id) && history.save(id, tree),
+      unstored: () => temporary || history.place === "off",
     };
     return new Conversation(parts, saved, { temporary });
   }

@@ -13,6 +13,7 @@
  * @property {(turn: Turn) => void} onchange a turn has changed
  * @property {() => void} onlist turns were added or removed
  * @property {(saved: import("./tree.js").Saved) => void} save called when what must survive a reload has changed
+ * @property {() => boolean} [unstored] whether the server is to keep none of the turns
  * @property {() => number} [now] milliseconds
  */
 
@@ -30,7 +31,7 @@ export class Conversation {
   /**
    * @param {Parts} parts
    * @param {import("./tree.js").Saved} [saved] of before a reload
-   * @param {{temporary?: boolean}} [options] temporary: the server is to keep nothing of it either
+   * @param {{temporary?: boolean}} [options] temporary: it is kept nowhere
    */
   constructor(parts, { turns, leaf, settings = {} } = { turns: [], leaf: null }, { temporary = false } = {}) {
     this.parts = parts;
@@ -322,7 +323,8 @@ export class Conversation {
       return;
     }
     const earlier = this.turns.slice(0, -1);
-    const whole = this.whole || this.temporary || turn.omits.length > 0;
+    const unstored = this.parts.unstored?.() ?? false;
+    const whole = this.whole || unstored || turn.omits.length > 0;
     const previous = whole ? null : previousResponse(earlier);
     const key = this.whole ? `${this.key}-whole` : this.key;
     /** @type {Event} */
@@ -333,7 +335,7 @@ export class Conversation {
     } else {
       event.input = messages(requested(this.turns));
     }
-    if (this.temporary) event.store = false;
+    if (unstored) event.store = false;
     const cache = turn.fresh ? "no-store" : turn.settings.cache;
     if (cache) event.roundhouse = { cache };
     if (this.#send(event, turn)) this.sends += 1;

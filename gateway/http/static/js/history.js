@@ -1,5 +1,5 @@
 /**
- * The conversations that this browser keeps (IndexedDB), shared by its tabs.
+ * The conversations that are kept, wherever that is: in this browser, on the server, or in this tab only.
  *
  * @typedef {import("./tree.js").Saved} Saved
  *
@@ -11,42 +11,73 @@
  * @property {number} updated milliseconds since the epoch
  *
  * @typedef {{entry: Entry, saved: Saved}} Kept a whole conversation
+ *
+ * @typedef {"browser" | "server" | "off"} Place
  */
 
-import { done, openDatabase } from "./storage.js";
+import { BrowserStore, PageStore } from "./stores.js";
 import { merged } from "./tree.js";
 
-const DATABASE = "roundhouse";
-const STORES = ["entries", "trees"];
+const CHANNEL = "roundhouse";
 const TITLE = 80;
+const TAB_ONLY = "Kept in this tab only";
+const NOTES = {
+  browser: "Kept in this browser",
+  server: "Kept on the server, sealed. Whoever holds its machine and its secret could open it.",
+  off: TAB_ONLY,
+};
 
 export class History {
-  /**
-   * @param {IDBDatabase | null} database null: what is kept lasts as long as the page
-   */
-  constructor(database) {
-    this.database = database;
-    this.lasting = database !== null;
-    /** @type {Map<string, Kept>} */
-    this.memory = new Map();
-    this.channel = new BroadcastChannel(DATABASE);
+  constructor() {
+    /** @type {Place | null} null: it is not known yet where conversations are kept */
+    this.place = null;
+    /** @type {import("./stores.js").Store} */
+    this.store = new PageStore();
+    this.channel = new BroadcastChannel(CHANNEL);
     /** @type {((id: string, elsewhere: boolean) => void)[]} */
     this.listeners = [];
-    this.channel.onmessage = ({ data }) => this.#tell(data, true);
+    this.channel.onmessage = ({ data }) => {
+      this.store.heard?.(data);
+      this.#tell(data, true);
+    };
   }
 
-  /** @returns {Promise<History>} */
-  static async open() {
-    try {
-      return new History(await openDatabase(DATABASE, { entries: { keyPath: "id" }, trees: {} }));
-    } catch {
-      return new History(null);
-    }
+  /** Whether conversations outlive this page, as far as that is known. */
+  get lasting() {
+    return this.place !== "browser" || this.store instanceof BrowserStore;
+  }
+
+  /** Where conversations are kept, for people; or what is wrong with that. */
+  get note() {
+    return this.store.trouble || (this.lasting ? (this.place ? NOTES[this.place] : "") : TAB_ONLY);
   }
 
   /**
-   * @param {(id: string, elsewhere: boolean) => void} listener called when a conversation has changed; elsewhere: in
-   *   another tab
+   * Keep conversations in a place from now on, those too that came before any place was known.
+   *
+   * @param {Place} place
+   * @param {() => string} key with which the server is asked
+   */
+  async keepIn(place, key) {
+    // Another key may be another user's.
+    if (place === this.place && place !== "server") return;
+    const store = await this.#storeFor(place, key);
+    /** @type {Map<string, Kept>} */
+    const early = this.place === null && this.store instanceof PageStore ? this.store.kept : new Map();
+    while (early.size > 0) {
+      const [[id, kept]] = early;
+      early.delete(id);
+      await store.change(id, added(kept));
+    }
+    this.store.close?.();
+    this.place = place;
+    this.store = store;
+    this.#tell("", false);
+  }
+
+  /**
+   * @param {(id: string, elsewhere: boolean) => void} listener called when a conversation has changed, with "" when
+   *   any may have, or `note` has; elsewhere: in another tab or browser
    */
   onchange(listener) {
     this.listeners.push(listener);
@@ -54,21 +85,15 @@ export class History {
 
   /** @returns {Promise<Entry[]>} pinned ones first, then the newest first */
   async list() {
-    const entries = this.database
-      ? await done(this.database.transaction("entries").objectStore("entries").getAll())
-      : [...this.memory.values()].map(({ entry }) => entry);
-    return entries.sort((one, other) => Number(other.pinned) - Number(one.pinned) || other.updated - one.updated);
+    return ordered(await this.store.list());
   }
 
   /**
    * @param {string} id
    * @returns {Promise<Kept | null>}
    */
-  async get(id) {
-    if (!this.database) return this.memory.get(id) ?? null;
-    const transaction = this.database.transaction(STORES);
-    const [entry, saved] = await Promise.all(STORES.map((store) => done(transaction.objectStore(store).get(id))));
-    return entry && saved ? { entry, saved } : null;
+  get(id) {
+    return this.store.get(id);
   }
 
   /**
@@ -95,19 +120,14 @@ export class History {
     await this.#change(id, (kept) => (kept ? { ...kept, entry: { ...kept.entry, ...changes } } : null));
   }
 
-  /**
-   * @param {string} id
-   * @returns {Promise<Kept | null>} what was deleted
-   */
+  /** @param {string} id */
   async remove(id) {
-    const kept = await this.get(id);
     await this.#change(id, () => null);
-    return kept;
   }
 
   /** Put back what was deleted, or add what was kept elsewhere. @param {Kept} kept */
-  async restore({ entry, saved }) {
-    await this.#change(entry.id, (there) => ({ entry, saved: there ? merged(there.saved, saved) : saved }));
+  async restore(kept) {
+    await this.#change(kept.entry.id, added(kept));
   }
 
   /** @returns {Promise<Kept[]>} all conversations */
@@ -122,6 +142,7 @@ export class History {
    * @returns {Promise<Entry[]>} conversations with all of these words in title or text
    */
   async search(words) {
+    if (this.store.search) return ordered(await this.store.search(words));
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     const found = [];
     for (const entry of await this.list()) {
@@ -132,30 +153,20 @@ export class History {
     return found;
   }
 
-  /** @param {string} id @param {(kept: Kept | null) => Kept | null} change null: there is none, or no longer */
-  async #change(id, change) {
-    if (this.database) {
-      const transaction = this.database.transaction(STORES, "readwrite");
-      const [entries, trees] = STORES.map((store) => transaction.objectStore(store));
-      const [entry, saved] = await Promise.all([done(entries.get(id)), done(trees.get(id))]);
-      const kept = change(entry && saved ? { entry, saved } : null);
-      if (kept) {
-        entries.put(kept.entry);
-        trees.put(kept.saved, id);
-      } else {
-        entries.delete(id);
-        trees.delete(id);
-      }
-      await new Promise((resolve, reject) => {
-        transaction.oncomplete = resolve;
-        transaction.onabort = () => reject(transaction.error);
-      });
-    } else {
-      const kept = change(this.memory.get(id) ?? null);
-      if (kept) this.memory.set(id, kept);
-      else this.memory.delete(id);
+  /** @param {Place} place @param {() => string} key @returns {Promise<import("./stores.js").Store>} */
+  async #storeFor(place, key) {
+    if (place === "server") {
+      const { ServerStore } = await import("./server-store.js");
+      const onsent = (/** @type {string} */ id) => this.channel.postMessage(id);
+      return new ServerStore(key, { onsent, onchange: (elsewhere) => this.#tell("", elsewhere) });
     }
-    this.channel.postMessage(id);
+    return place === "browser" ? BrowserStore.open().catch(() => new PageStore()) : new PageStore();
+  }
+
+  /** @param {string} id @param {import("./stores.js").Change} change */
+  async #change(id, change) {
+    await this.store.change(id, change);
+    if (this.store instanceof BrowserStore) this.channel.postMessage(id);
     this.#tell(id, false);
   }
 
@@ -164,6 +175,13 @@ export class History {
     for (const listener of this.listeners) listener(id, elsewhere);
   }
 }
+
+/** @param {Kept} kept @returns {import("./stores.js").Change} adds it to what there is of it */
+const added = ({ entry, saved }) => (there) => ({ entry, saved: there ? merged(there.saved, saved) : saved });
+
+/** @param {Entry[]} entries */
+const ordered = (entries) =>
+  entries.sort((one, other) => Number(other.pinned) - Number(one.pinned) || other.updated - one.updated);
 
 /** @param {Saved} saved */
 function titleOf({ turns }) {

@@ -20,18 +20,24 @@ const SIGNED_OUT = "You are not signed in any more.";
 
 const ofTab = storageOf("sessionStorage");
 const ofBrowser = storageOf("localStorage");
-const history = await History.open();
-byId("unkept").hidden = history.lasting;
-
 const key = remembered(ofTab, "key");
+const history = new History();
+const place = remembered(ofBrowser, "history");
+// Only the server knows where conversations are kept, but it has been here before, and may be away.
+if (place.get() === "browser") await history.keepIn("browser", key.get);
+
 let signedIn = false;
 const known = () => signedIn || Boolean(key.get());
+/** @type {import("./share-dialog.js").ShareDialog | undefined} */
+let sharing;
+/** Who may read what is shared. @type {import("./api.js").Config["sharing"]} */
+let readers = null;
 const cardOpen = remembered(ofBrowser, "cards");
 const badge = connectionBadge(byId("connection"));
 const models = picker(byId("model"), remembered(ofBrowser, "model"));
 /** @type {import("./api.js").Model[]} */
 let offered = [];
-const showComing = comingLine(byId("coming"), { load: loadConfig, onarrival: listModels });
+const showComing = comingLine(byId("coming"), { load: () => loadConfig(key.get()), onarrival: listModels });
 themeSwitch(byId("theme"), remembered(ofBrowser, "theme"));
 
 /** @type {import("./turn-view.js").Context} */
@@ -92,7 +98,7 @@ const chats = new Chats({
     address();
   },
 });
-history.onchange((id, elsewhere) => elsewhere && chats.changed(id));
+history.onchange((id, elsewhere) => elsewhere && chats.changed(id || chats.id));
 
 const dock = new Dock({
   chats,
@@ -125,7 +131,7 @@ const view = new LogView(
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
 const sidebar = new Sidebar(
-  { list: byId("chats"), find: byId("find"), undo: byId("undo") },
+  { list: byId("chats"), find: byId("find"), undo: byId("undo"), note: byId("kept") },
   { history, current: () => chats.id, onopen: open, onremoved },
 );
 sidebar.draw();
@@ -142,6 +148,12 @@ byId("markdown").addEventListener("click", () =>
     download("roundhouse-conversation.md", toMarkdown(title, chats.current.turns));
   }),
 );
+byId("share").addEventListener("click", async () => {
+  const { ShareDialog } = await import("./share-dialog.js");
+  sharing ??= new ShareDialog(key.get);
+  const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
+  if (readers === "tenant" || readers === "anyone") sharing.show(title, chats.current.turns, readers);
+});
 /** @type {HTMLInputElement} */
 const importing = byId("import");
 importing.addEventListener("change", () =>
@@ -174,7 +186,7 @@ addEventListener("keydown", (event) => {
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
 
-if (addressed()) await open(addressed());
+if (history.place && addressed()) await open(addressed());
 start();
 
 /** The conversation that the page's address names; "" for none. */
@@ -321,7 +333,7 @@ function onuse() {
 async function start() {
   let config;
   try {
-    config = await loadConfig();
+    config = await loadConfig(key.get());
   } catch {
     badge("waiting", {});
     setTimeout(start, CONFIG_PAUSE);
@@ -331,6 +343,9 @@ async function start() {
   showComing(config);
   signedIn = config.signed_in;
   if (!key.get() && config.key) key.set(config.key);
+  if (config.history) await keepIn(config.history);
+  readers = config.sharing;
+  byId("share").hidden = !isSecureContext || !readers || readers === "off";
   view.list(chats.current.turns);
   dock.show();
   if (!known()) {
@@ -340,6 +355,18 @@ async function start() {
   }
   connection.connect();
   await listModels();
+}
+
+/**
+ * Keep conversations where the server says, and show the one that the page's address names if it is there.
+ *
+ * @param {import("./history.js").Place} where
+ */
+async function keepIn(where) {
+  await history.keepIn(where, key.get);
+  place.set(where);
+  byId("unkept").hidden = history.lasting;
+  if (addressed() && addressed() !== chats.id) await open(addressed());
 }
 
 /** Offer the models and adapters that there are now. */

@@ -3,6 +3,8 @@
 import { el, icon } from "./dom.js";
 
 const UNDO = 10_000;
+/** Milliseconds after the last key press until a search begins, which may be the server's work. */
+const TYPING = 150;
 
 /**
  * @typedef {import("./history.js").Entry} Entry
@@ -11,6 +13,7 @@ const UNDO = 10_000;
  * @property {HTMLElement} list
  * @property {HTMLInputElement} find
  * @property {HTMLElement} undo
+ * @property {HTMLElement} note says where conversations are kept
  *
  * @typedef {object} Parts
  * @property {import("./history.js").History} history
@@ -24,21 +27,28 @@ export class Sidebar {
    * @param {Elements} elements
    * @param {Parts} parts
    */
-  constructor({ list, find, undo }, parts) {
+  constructor({ list, find, undo, note }, parts) {
     this.list = list;
     this.find = find;
     this.undo = undo;
+    this.note = note;
     this.parts = parts;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
+    this.typing = undefined;
     this.drawn = 0;
-    find.addEventListener("input", () => this.draw());
+    find.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.draw(), TYPING);
+    });
     parts.history.onchange(() => this.draw());
   }
 
   /** Show the conversations that there are now. */
   async draw() {
     const drawn = (this.drawn += 1);
+    const { note } = this.parts.history;
+    if (this.note.textContent !== note) this.note.textContent = note;
     const words = this.find.value.trim();
     const entries = await (words ? this.parts.history.search(words) : this.parts.history.list());
     if (drawn !== this.drawn || this.list.querySelector("form")) return; // a newer list is coming, or a title is written
@@ -145,9 +155,10 @@ export class Sidebar {
 
   /** @param {Entry} entry */
   async #remove({ id, title }) {
-    const kept = await this.parts.history.remove(id);
+    const kept = await this.parts.history.get(id);
     if (!kept) return;
     this.parts.onremoved(id);
+    await this.parts.history.remove(id);
     clearTimeout(this.timer);
     const hide = () => {
       if (this.undo.contains(document.activeElement)) this.find.focus();

@@ -87,14 +87,20 @@ export async function fromFile(file) {
   const ours = given?.format === FORMAT && given.version === 1 && Array.isArray(given.conversations);
   if (!ours && !Array.isArray(given)) throw new Error("This file was not exported by this page.");
   try {
-    return ours ? given.conversations.map(conversation) : (await import("./imports.js")).imported(given);
+    return ours ? given.conversations.map(conversationOf) : (await import("./imports.js")).imported(given);
   } catch (error) {
     throw new Error(`This file cannot be read: ${/** @type {Error} */ (error).message}.`);
   }
 }
 
-/** @param {any} given @returns {import("./history.js").Kept} */
-function conversation({ id, title, pinned, folder = "", updated, turns, leaf, settings = {} }) {
+/**
+ * A conversation of a file, or of whoever shares one.
+ *
+ * @param {any} given
+ * @returns {import("./history.js").Kept}
+ * @throws {Error} its message is a part of a sentence
+ */
+export function conversationOf({ id, title, pinned, folder = "", updated, turns, leaf, settings = {} }) {
   expect(id, ["string"], "id");
   expect(title, ["string"], "title");
   expect(folder, ["string"], "folder");

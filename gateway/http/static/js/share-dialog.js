@@ -1,0 +1,153 @@
+/** Shares the conversation that is shown, and revokes what was shared before. Loaded when it is opened. */
+
+import { ApiFailure, authorization, posted, request } from "./api.js";
+import { el } from "./dom.js";
+import { field } from "./field.js";
+import { encrypted } from "./sharing.js";
+import { isOver } from "./turn.js";
+
+const DAYS = { 1: "One day", 7: "One week", 30: "30 days" };
+const DAY = 86_400;
+const TOLD =
+  "Questions, files and answers that are shown now, and nothing that comes later. They are encrypted here: this server " +
+  "cannot read them.";
+const TOO_LARGE = "This conversation is too large to be shared.";
+/** Sentences about failures, by code. @type {Record<string, string>} */
+const REFUSED = {
+  request_too_large: TOO_LARGE,
+  invalid_value: TOO_LARGE,
+  too_many_shares: "You share as much as you may: revoke something first.",
+  sharing_off: "Conversations are not shared on this server.",
+};
+const READERS = {
+  tenant: "Whoever has the address and can sign in to your organisation on this server can read it.",
+  anyone: "Whoever has the address can read it.",
+};
+
+/** @typedef {{id: string, created_at: number, expires_at: number}} Shared */
+
+export class ShareDialog {
+  /** @param {() => string} key */
+  constructor(key) {
+    this.key = key;
+    this.error = el("p", { class: "panel-error", role: "alert" });
+    this.days = el("select", {}, ...Object.entries(DAYS).map(([days, name]) => el("option", { value: days }, name)));
+    this.days.value = "7";
+    this.title = "";
+    /** @type {import("./turn.js").Turn[]} */
+    this.turns = [];
+    this.address = el("input", { readonly: true, dir: "ltr" });
+    this.made = el("div", { hidden: true }, field("Address", this.address), button("Copy", () => this.#copy()));
+    this.status = el("span", { role: "status" });
+    this.list = el("ul", { class: "prompts", "aria-label": "Shared by you" });
+    this.readers = el("p", {});
+    this.dialog = el(
+      "dialog",
+      { class: "panel", "aria-labelledby": "share-title" },
+      el("h2", { id: "share-title" }, "Share this conversation"),
+      el("p", {}, TOLD),
+      this.readers,
+      field("It can be read for", this.days),
+      this.error,
+      this.made,
+      this.list,
+      el(
+        "div",
+        { class: "panel-foot" },
+        el("button", { type: "button", class: "primary", onclick: () => this.#share() }, "Create address"),
+        this.status,
+        button("Close", () => this.dialog.close()),
+      ),
+    );
+    document.body.append(this.dialog);
+  }
+
+  /**
+   * @param {string} title
+   * @param {import("./turn.js").Turn[]} turns that are shown
+   * @param {"tenant" | "anyone"} sharing
+   */
+  show(title, turns, sharing) {
+    this.title = title;
+    this.turns = turns.filter(isOver);
+    this.readers.textContent = READERS[sharing];
+    this.made.hidden = true;
+    this.#say("");
+    this.dialog.showModal();
+    this.#draw();
+  }
+
+  async #share() {
+    if (this.turns.length === 0) {
+      this.#say("There is nothing to share yet.");
+      return;
+    }
+    this.#say("");
+    try {
+      const { ciphertext, key } = await encrypted(this.title, this.turns);
+      const expires = DAY * Number(this.days.value);
+      const { id } = await request("v1/shares", posted(this.key(), { ciphertext, expires_in: expires }));
+      this.address.value = new URL(`s/${id}#${key}`, document.baseURI).href;
+      this.made.hidden = false;
+      this.address.select();
+    } catch (error) {
+      this.#failed(error);
+    }
+    await this.#draw();
+  }
+
+  /** List what is shared: the server knows no titles. */
+  async #draw() {
+    try {
+      const { data } = await request("v1/shares", { headers: authorization(this.key()) });
+      this.list.replaceChildren(...data.map((/** @type {Shared} */ share) => this.#item(share)));
+    } catch (error) {
+      this.#failed(error);
+    }
+  }
+
+  /** @param {Shared} share */
+  #item({ id, created_at: made, expires_at: ends }) {
+    const when = `Shared on ${date(made)}, until ${date(ends)}`;
+    const revoke = async () => {
+      try {
+        await request(`v1/shares/${encodeURIComponent(id)}`, { method: "DELETE", headers: authorization(this.key()) });
+        this.status.textContent = "Revoked";
+        if (this.address.value.includes(id)) this.made.hidden = true;
+      } catch (error) {
+        this.#failed(error);
+      }
+      await this.#draw();
+      (this.list.querySelector("button") ?? this.days).focus();
+    };
+    const named = { "aria-label": `Revoke: ${when}` };
+    return el("li", {}, el("span", {}, when), el("button", { type: "button", class: "quiet", ...named, onclick: revoke }, "Revoke"));
+  }
+
+  async #copy() {
+    this.address.select();
+    try {
+      await navigator.clipboard.writeText(this.address.value);
+      this.status.textContent = "Copied";
+    } catch {
+      this.status.textContent = "Copy the address yourself: it is selected.";
+    }
+  }
+
+  /** @param {unknown} error */
+  #failed(error) {
+    this.#say((error instanceof ApiFailure && REFUSED[error.code]) || "The server did not do it. Try again in a moment.");
+  }
+
+  /** @param {string} sentence */
+  #say(sentence) {
+    this.error.textContent = sentence;
+  }
+}
+
+/** @param {string} label @param {() => void} onclick */
+const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);
+
+/** @param {number} seconds since the epoch */
+const date = (seconds) =>
+  new Date(1000 * seconds).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
