@@ -92,7 +92,7 @@ class Audit:
 def sample(
     pool: QuestionPool, streams: Sequence[list[int]], cutoffs: Sequence[float], each: int, seed: int
 ) -> list[Reading]:
-    """Draw up to `each` pairs of every stratum."""
+    """Draw up to `each` pairs of every stratum; four times as many of those that our cache may serve."""
     profiles, model = Profiles(pool.texts), shipped()
     audit = Audit(pool, profiles, ())
     pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -107,7 +107,8 @@ def sample(
     random = np.random.default_rng(seed)
     drawn = []
     for name, found in sorted(pairs.items()):
-        wanted = min(len(found), each)
+        # What the guards let pass near enough to be served decides; of the rest a few tell what a threshold serves.
+        wanted = min(len(found), 4 * each if name.split()[1] == "passed" and int(name[-1]) >= 2 else each)
         ordered = sorted(found)
         drawn += [(name, *ordered[place]) for place in random.choice(len(ordered), wanted, replace=False)]
     random.shuffle(drawn)

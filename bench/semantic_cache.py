@@ -167,14 +167,14 @@ def guard_rows(
     pools: dict[str, QuestionPool],
     streams: dict[str, list[list[int]]],
     refusals: dict[str, Refusals],
-    target: float = 0.1,
+    target: float = 0.2,
 ) -> list[GuardRow]:
     """Return what each guard is worth behind a threshold."""
 
     def best_hits(traffic: str, without: frozenset[str]) -> float:
         pool, first, refused = pools[traffic], streams[traffic][:1], refusals[traffic]
         sweep = functools.cache(lambda t: run(pool, first, lambda _: GuardedThreshold(t, refused, without)))
-        return hits(best(sweep, THRESHOLDS[::2], wrong_per_hit, target)[1])
+        return hits(best(sweep, THRESHOLDS, wrong_per_hit, target)[1])
 
     natural = pools["natural"]
     asked = {question for requests in streams["natural"] for question in requests}

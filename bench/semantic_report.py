@@ -284,7 +284,7 @@ def _guards(rows: Sequence[GuardRow]) -> list[str]:
     return [
         "## What each guard is worth",
         "",
-        "Hits of the best threshold behind the guards with at most 10 % wrong per hit, with one of them left out.",
+        "Hits of the best threshold behind the guards with at most 20 % wrong per hit, with one of them left out.",
         "",
         *table(
             "guard left out | right answers that only it refuses | hits, natural | hits, edited",

@@ -141,19 +141,24 @@ def _moved(ours: list[_Part], theirs: list[_Part], adjectives: Sequence[str]) ->
     """Whether parts have merely changed places.
 
     What a preposition marks may stand anywhere, as may a single adjective such as "safe" or "largest"; a phrase that
-    begins with a preposition may move as a whole. Of all other words the order tells their parts.
+    begins with a preposition may move as a whole. The order of all other words tells their parts, as does the order of
+    words behind the same preposition.
     """
     if sorted(ours) != sorted(theirs):
         return False
     phrase = any(
         ours[place:] + ours[:place] == theirs and (ours[place].link or ours[0].link) for place in range(1, len(ours))
     )
-    return phrase or _unmarked(ours, adjectives) == _unmarked(theirs, adjectives)
+    return phrase or _by_link(ours, adjectives) == _by_link(theirs, adjectives)
 
 
-def _unmarked(parts: Sequence[_Part], adjectives: Sequence[str]) -> list[str]:
+def _by_link(parts: Sequence[_Part], adjectives: Sequence[str]) -> dict[str, list[str]]:
     movable = adjectives if len(adjectives) == 1 else ()
-    return [part.word for part in parts if not part.link and part.word not in movable]
+    words: dict[str, list[str]] = {}
+    for part in parts:
+        if part.link or part.word not in movable:
+            words.setdefault(part.link, []).append(part.word)
+    return words
 
 
 def _empty(question: Profile, entry: Profile) -> bool:

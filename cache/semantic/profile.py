@@ -134,7 +134,7 @@ def profile(text: str) -> Profile:
         words=tuple(words),
         links=(*reader.links, reader.link),
         particles=tuple(sorted(reader.particles)),
-        adjectives=tuple(canonical(word) for word in reader.words if _is_adjective(word)),
+        adjectives=tuple(canonical(word) for word in reader.words if _is_adjective(word) and word not in reader.names),
         joined=(*pairs, "")[: len(words)],
         numbers=tuple(reader.numbers),
         units=tuple(sorted(reader.units)),
@@ -209,7 +209,7 @@ class _Reader:
             self.link = ""
         else:
             self.words.append(small)
-            self.links.append("of" if token.endswith("'s") else self.link)
+            self.links.append(f"{self.link} of".strip() if token.endswith("'s") else self.link)
             self.link = ""
             if 0 < self._joined == len(self.words) - 1:
                 # "X and Y" asks the same as "Y and X": one order stands for both.

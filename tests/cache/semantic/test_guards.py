@@ -125,6 +125,12 @@ def test_paraphrases_pass(left: str, right: str) -> None:
         ("Do all birds fly south?", "Do some birds fly south?", Rejection.DIRECTION),
         ("May guests drink tea?", "May guests only drink tea?", Rejection.NEGATION),
         ("How do I convert celsius to fahrenheit?", "How do I convert fahrenheit to celsius?", Rejection.UNITS),
+        ("Do most people in Spain speak in Basque?", "Do most people in Basque speak in Spain?", Rejection.ORDER),
+        (
+            "What is the effect of rain on Oslo's tourism?",
+            "What is the effect of Oslo on rain's tourism?",
+            Rejection.ORDER,
+        ),
         ("Who are the teachers of students?", "Who are the students of teachers?", Rejection.ORDER),
         ("Can I swim before lunch?", "Can I swim after lunch?", Rejection.OPPOSITES),
         ("How many miles is a 5 km race?", "How many km is a 5 mile race?", Rejection.UNITS),
