@@ -261,7 +261,6 @@ class Roundhouse:
         self._promise = promise
         self._random = np.random.default_rng(seed)
         self._mistakes = mistakes
-        self._answer_of: dict[int, int] = {}
 
     def handle(self, question: int, near: Near, compare: Compare) -> int | None:
         decision = decide(
@@ -275,16 +274,15 @@ class Roundhouse:
         if decision.action is Action.SERVE:
             return int(decision.answer or 0)
         self.stored.add(question)
-        right = decision.action is Action.EXPLORE and self._check(decision, compare)
-        self._answer_of[question] = int(decision.answer or 0) if right else question
+        if decision.action is Action.EXPLORE:
+            self._check(decision, compare)
         return None
 
     def _candidate(self, other: int, cosine: float) -> SemanticCandidate:
-        place = self._answer_of[other]
-        answer = self.answers.get(place) or SimulatedAnswer()
+        answer = self.answers.get(other) or SimulatedAnswer()
         return SemanticCandidate(
             id=str(other),
-            answer=str(place),
+            answer=str(other),
             similarity=cosine,
             profile=self._profiles[other],
             state=answer.state,
@@ -292,7 +290,7 @@ class Roundhouse:
             support=answer.support,
         )
 
-    def _check(self, decision: SemanticDecision, compare: Compare) -> bool:
+    def _check(self, decision: SemanticDecision, compare: Compare) -> None:
         assert decision.judgement is not None
         place = int(decision.answer or 0)
         right = compare(place) != (self._random.random() < self._mistakes)
@@ -303,4 +301,3 @@ class Roundhouse:
         answer.state = after_check(answer.state, answer.observations, Thresholds())
         if decision.band is not None and not self._hindsight:
             self.evidence = self.evidence.after(decision.band, right, self._promise)
-        return right

@@ -147,10 +147,10 @@ def markdown(result: SemanticResult) -> str:
         "# Semantic cache: hits and wrong answers",
         "",
         f"{result.streams} streams of {result.requests:,} requests from {result.questions:,} questions (from the "
-        f"test part of {result.pairs:,} labelled pairs). Most questions are asked once; the others come from clusters of "
-        "paraphrases by zipf's law. No question comes twice in the same words: that is the exact cache's part. In the "
-        "edited traffic one request in twenty is an earlier question with another number, name or negation, or with "
-        "two names exchanged. Made by `python -m bench.semantic_cache`.",
+        f"test part of {result.pairs:,} labelled pairs). Most questions are asked once; the others come from clusters "
+        "of paraphrases by zipf's law. No question comes twice in the same words: that is the exact cache's part. In "
+        "the edited traffic one request in twenty is an earlier question with another number, name or negation, or "
+        "with two names exchanged. Made by `python -m bench.semantic_cache`.",
         "",
         'A hit counts as right only if a chain of "same" labels joins the two questions; everything else is wrong, '
         "hits between questions that no label speaks about included. Intervals are 95 %, those of a single stream.",

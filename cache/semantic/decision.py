@@ -29,7 +29,7 @@ class ExplorationReason(enum.StrEnum):
     """Why a look-up is explored."""
 
     UNSURE = "unsure"
-    """The bound on P(correct) is below all bands: too low to serve, whatever the evidence."""
+    """Similarity or the bound on P(correct) are too low to serve, whatever the evidence."""
     UNPROVEN = "unproven"
     """Comparisons do not show that enough answers of its band are right."""
     SAMPLED = "sampled"
@@ -39,8 +39,7 @@ class ExplorationReason(enum.StrEnum):
 
 
 class SemanticCandidate(Struct, frozen=True, kw_only=True):
-    """A stored question that the index found. Several may lead to one answer: whenever a check finds that a question's
-    own answer is the same as a stored one, it becomes another phrasing of that answer."""
+    """A stored question that the index found, with its own answer."""
 
     id: str
     """Id of the phrasing."""
@@ -106,7 +105,7 @@ def decide(
     if isinstance(best, Rejection):
         return SemanticDecision(action=Action.REJECT, reason=best)
     judgement, candidate = best
-    band = model.band(judgement.lower) if candidate.state.servable else None
+    band = model.band(judgement.lower, candidate.similarity) if candidate.state.servable else None
     reason: ExplorationReason | None = None
     if candidate.state is EntryState.QUARANTINED:
         reason = ExplorationReason.QUARANTINED
@@ -137,13 +136,10 @@ def _best(
         if rejection is not None:
             refused = refused or rejection
             continue
-        others = [other.similarity for other in near if other.answer != candidate.answer]
         features = features_of(
             question,
             candidate.profile,
             similarity=candidate.similarity,
-            runner_up=max(others, default=0.0),
-            agreement=len(near) - len(others) - 1,
             support=candidate.support,
         )
         judgement = model.judge(features, candidate.offset)

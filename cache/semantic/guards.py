@@ -31,12 +31,8 @@ class Rejection(enum.StrEnum):
     QUESTION_TYPE = "question_type"
     ORDER = "order"
     SUBSTITUTION = "substitution"
-    LENGTH = "length"
     EMPTY = "empty"
 
-
-MIN_LENGTH_RATIO = 0.4
-"""Least ratio of the shorter question's words to the longer one's."""
 
 _SPECIFIC = frozenset(
     {
@@ -179,11 +175,6 @@ def _asks_for_something_else(question: Profile, entry: Profile) -> bool:
     return question.kind is not entry.kind and not _SPECIFIC.isdisjoint((question.kind, entry.kind))
 
 
-def _much_longer(question: Profile, entry: Profile) -> bool:
-    shorter, longer = sorted((question.length, entry.length))
-    return shorter < MIN_LENGTH_RATIO * longer
-
-
 GUARDS: dict[Rejection, Callable[[Profile, Profile], bool]] = {
     Rejection.EMPTY: _empty,
     Rejection.NUMBERS: lambda question, entry: question.numbers != entry.numbers,
@@ -195,7 +186,6 @@ GUARDS: dict[Rejection, Callable[[Profile, Profile], bool]] = {
     Rejection.NAMES: _other_names,
     Rejection.DIRECTION: _turned_round,
     Rejection.QUESTION_TYPE: _asks_for_something_else,
-    Rejection.LENGTH: _much_longer,
     Rejection.ORDER: _roles_differ,
     Rejection.SUBSTITUTION: _substituted,
 }

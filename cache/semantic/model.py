@@ -24,8 +24,6 @@ VERSION = 2
 
 FEATURES = (
     "similarity",
-    "margin",
-    "agreement",
     "support",
     "overlap",
     "same_words",
@@ -74,6 +72,8 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Standard deviations below the mean at which the lower credible bound lies."""
     floor: float
     """Least similarity of a candidate."""
+    served_from: float
+    """Least similarity of a candidate whose answer may be served."""
     bands: tuple[float, ...]
     """Lower credible bounds, rising, from which on answers may be served: classes whose share of wrong ones is measured
     apart."""
@@ -82,10 +82,11 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: str
     """SHA-256 of the file with the labelled pairs."""
 
-    def band(self, lower: float) -> int | None:
-        """Return the number of the band of a lower credible bound; None below all."""
+    def band(self, lower: float, similarity: float) -> int | None:
+        """Return the number of the band of an answer with this lower credible bound and similarity; None if it may not
+        be served."""
         place = bisect_right(self.bands, lower)
-        return place - 1 if place else None
+        return place - 1 if place and similarity >= self.served_from else None
 
     def judge(self, features: Sequence[float], offset: Offset | None = None) -> Judgement:
         """Judge a candidate with these features (`features_of`) and this offset of its answer."""
@@ -99,22 +100,16 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Judgement(logit, _sigmoid(mean), _sigmoid(mean - self.z * math.sqrt(variance)))
 
 
-def features_of(
-    question: Profile, entry: Profile, *, similarity: float, runner_up: float, agreement: int, support: int
-) -> tuple[float, ...]:
+def features_of(question: Profile, entry: Profile, *, similarity: float, support: int) -> tuple[float, ...]:
     """Return the features of a pair, in the order of `FEATURES`.
 
     Args:
         similarity: cosine of the two embeddings.
-        runner_up: that of the nearest candidate with another answer; 0 where there is none.
-        agreement: how many other candidates lead to the same answer.
         support: how many checks found that answer right.
     """
     ours, theirs = set(question.words), set(entry.words)
     return (
         similarity,
-        max(-0.1, min(0.3, similarity - runner_up)),
-        min(4, agreement),
         math.log1p(min(64, support)),
         len(ours & theirs) / max(1, len(ours | theirs)),
         ours == theirs,

@@ -204,8 +204,6 @@ class SimilarAnswers:
             self._statistics.add(tenant, f"semantic_check.{'right' if correct else 'wrong'}")
             if written is not None and written[0] in (EntryState.QUARANTINED, EntryState.REVOKED):
                 self._statistics.add(tenant, f"semantic_{written[0]}")
-            if correct:
-                answer = decision.answer  # from now on both questions lead to it
         evicted = await self._store.admit(attempt.name, attempt.phrasing, answer, attempt.sealed, attempt.vector)
         if evicted is None:
             return

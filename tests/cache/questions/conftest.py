@@ -25,6 +25,7 @@ MODEL = CorrectnessModel(
     sigma=0.5,
     z=1.0,
     floor=0.5,
+    served_from=0.8,
     bands=(0.5, 0.9),
     pairs=1,
     data="",

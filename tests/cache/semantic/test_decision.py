@@ -52,7 +52,7 @@ def test_nothing_similar_is_a_miss() -> None:
 def test_a_trusted_paraphrase_is_served() -> None:
     found = decision(candidate())
     assert (found.action, found.answer, found.phrasing, found.reason) == (Action.SERVE, "a1", "q1", None)
-    assert found.judgement is not None and found.band == MODEL.band(found.judgement.lower)
+    assert found.judgement is not None and found.band == MODEL.band(found.judgement.lower, 0.97)
 
 
 def test_a_refused_candidate_gives_its_reason_and_is_not_compared() -> None:
@@ -122,17 +122,6 @@ def test_what_is_served_is_right_often_enough(
     found = decision(entry, draw=draw, promise=promise, evidence=evidence)
     if found.action is Action.SERVE:
         assert state.servable and wrong / (right + wrong) < promise
-
-
-def test_the_nearest_other_answer_counts_against_a_candidate() -> None:
-    rival = candidate("What guitar should a child learn first?", similarity=0.96, id="q2", answer="a2")
-    friend = candidate("Learning to play the guitar, how?", similarity=0.96, id="q2")
-    alone, contested, supported = (decision(candidate(), *others).judgement for others in ((), (rival,), (friend,)))
-    assert alone is not None
-    assert contested is not None
-    assert supported is not None
-    assert contested.lower < alone.lower
-    assert contested.lower < supported.lower
 
 
 def test_the_order_of_equals_does_not_matter() -> None:

@@ -49,7 +49,7 @@ def test_without_checks_an_offset_is_the_prior() -> None:
 
 def features(similarity: float, support: int = 0) -> tuple[float, ...]:
     same = profile("How do I learn the guitar?")
-    return features_of(same, same, similarity=similarity, runner_up=0.0, agreement=0, support=support)
+    return features_of(same, same, similarity=similarity, support=support)
 
 
 def test_judgement_is_the_logistic_of_the_standardised_features() -> None:
@@ -77,7 +77,9 @@ def test_right_checks_raise_the_bound_and_wrong_ones_lower_it() -> None:
 
 @pytest.mark.parametrize(("lower", "band"), [(0.0, None), (0.49, None), (0.5, 0), (0.89, 0), (0.9, 1), (1.0, 1)])
 def test_bands_are_classes_of_the_lower_bound(lower: float, band: int | None) -> None:
-    assert msgspec.structs.replace(MODEL, bands=(0.5, 0.9)).band(lower) == band
+    model = msgspec.structs.replace(MODEL, bands=(0.5, 0.9), served_from=0.9)
+    assert model.band(lower, 0.9) == band
+    assert model.band(lower, 0.89) is None
 
 
 def test_the_artefact_holds_numbers_only() -> None:
