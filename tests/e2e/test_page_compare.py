@@ -32,6 +32,7 @@ def compare(page: Page, *names: str, blind: bool = False) -> Locator:
     """Put the last question to others; returns the lanes."""
     page.get_by_role("button", name="Compare").last.click()
     form = page.locator(".compare-form")
+    expect(form).to_be_visible()  # what compares is loaded when it is wanted
     for box in form.get_by_role("checkbox").all():
         name = box.get_attribute("value")
         if name is not None:
