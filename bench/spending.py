@@ -12,6 +12,7 @@ from bench.questions import TIERS, Questions
 from bench.report import table
 from router.budget import Budget, charge
 from router.evaluation import Interval, Values, choices, interval
+from router.expense import AnswerLengths, answered
 from router.success import shipped
 from router.tier import NOMINAL, price_table, relative
 
@@ -109,12 +110,15 @@ def _spend(
 
     Shares are of what the same questions would have cost at the dearest tier, not of the tokens that were used.
     """
-    tokens = (questions.prompt_tokens[:, None] + questions.output_tokens)[rows]
+    prompts, answers = questions.prompt_tokens[rows], questions.output_tokens[rows]
+    tokens = prompts[:, None] + answers
     outcomes, probabilities = questions.examples.outcomes[rows], believed[rows].tolist()
-    state, right = Budget(share, price), 0.0
+    state, lengths, right = Budget(share, price), AnswerLengths(), 0.0
     for number, row in enumerate(probabilities):
         tier = cheapest_best(row, state.price)
-        state = charge(state, COSTS[tier], float(tokens[number, tier]))
+        dearest = prompts[number] + answers[number, tier] * lengths.ratio(tier)
+        state = charge(state, COSTS[tier] * float(tokens[number, tier]), float(dearest))
+        lengths = answered(lengths, tier, float(answers[number, tier]))
         right += float(outcomes[number, tier])
     every = np.arange(len(rows))
     still = choices(believed[rows], np.broadcast_to(COSTS, believed[rows].shape), price)

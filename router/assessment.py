@@ -113,6 +113,7 @@ def assess(
     questions: Sequence[Question],
     graded: GradedAnswers,
     costs: tuple[float, float, float],
+    spent: Values,
     in_use: tuple[str, float, RoutedQuestions],
     fitted: tuple[str, float, RoutedQuestions] | None,
     drawn: Values,
@@ -121,10 +122,10 @@ def assess(
 
     Args:
         costs: of a token at each pool, relative to the dearest.
+        spent: what each answer cost, (questions, pools).
         in_use, fitted: name of a model of success, share of questions familiar to it, and what `auto` did with it.
         drawn: resamples of the questions.
     """
-    spent = graded.tokens * np.array(costs)
     kinds: dict[str, list[int]] = {}
     for row, question in enumerate(questions):
         kinds.setdefault(question.kind, []).append(row)

@@ -15,7 +15,7 @@ from msgspec import Struct
 RATE = 0.05
 LOWEST, HIGHEST = 1e-4, 1e3
 HEAVY = 4.0
-"""A single request moves the price as if it had at most so many times the mean tokens."""
+"""A single request moves the price as if it cost at most so many times the mean at the dearest tier."""
 
 
 class Budget(Struct, frozen=True):
@@ -26,29 +26,32 @@ class Budget(Struct, frozen=True):
     price: float
     requests: int = 0
     spent: float = 0.0
-    """Tokens so far, each weighted with its tier's relative cost."""
-    tokens: float = 0.0
+    dearest: float = 0.0
+    """What the dearest tier would have cost for the same requests."""
 
     @property
     def realised(self) -> float | None:
         """Share of the dearest tier's cost that was spent so far."""
-        return self.spent / self.tokens if self.tokens else None
+        return self.spent / self.dearest if self.dearest else None
 
 
-def charge(budget: Budget, cost: float, tokens: float) -> Budget:
+def charge(budget: Budget, spent: float, dearest: float) -> Budget:
     """Return the state after a request.
 
     Args:
-        cost: of a token at the tier that answered, relative to the dearest.
-        tokens: of prompt and answer.
+        spent: what its answer cost.
+        dearest: what the dearest tier is expected to have cost for it, in the same unit.
     """
-    total = budget.tokens + tokens
-    weight = min(HEAVY, tokens * (budget.requests + 1) / total) if total else 0.0
-    price = budget.price * math.exp(RATE * weight * (cost - budget.share))
+    total = budget.dearest + dearest
+    over, weight = 0.0, 0.0
+    if dearest:
+        over = spent / dearest - budget.share
+        weight = min(HEAVY, dearest * (budget.requests + 1) / total)
+    price = budget.price * math.exp(RATE * weight * over)
     return Budget(
         share=budget.share,
         price=min(HIGHEST, max(LOWEST, price)),
         requests=budget.requests + 1,
-        spent=budget.spent + cost * tokens,
-        tokens=total,
+        spent=budget.spent + spent,
+        dearest=total,
     )

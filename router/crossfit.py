@@ -11,11 +11,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from router import mixture
 from router.complexity import score
+from router.expense import ExpectedCosts, Rates, Three, prices
 from router.features import Features, PromptMessage, extract
 from router.fit import Examples, fit
 from router.success import Array, Prediction, SuccessModel, vector
-from router.tier import Outlook, ValueSource, price_table, source
+from router.tier import NEVER, Outlook, ValueSource, source
 
 FOLDS = 10
 FEWEST = 60
@@ -37,15 +39,18 @@ class Beliefs(Struct, frozen=True):
 class Rule(Struct, frozen=True):
     """The settings that a tier is chosen by."""
 
-    costs: tuple[float, float, float]
+    costs: Three
     """Costs of a token at each tier, relative to the dearest."""
+    rates: Rates
+    by_complexity: bool = False
     medium_from: float = 0.2
     large_from: float = 0.45
 
-    def outlook(self, seen: Features, prediction: Prediction | None) -> Outlook:
-        """Return what is believed of a question."""
-        found = source(prediction, seen.characters)
-        return Outlook(found, score(seen).score, prediction, self.medium_from, self.large_from)
+    def outlook(self, seen: Features, prediction: Prediction | None, costs: Three | None = None) -> Outlook:
+        """Return what is believed of a question. Args: costs: that it is expected to have."""
+        found = source(prediction, seen.characters, by_complexity=self.by_complexity)
+        known = costs if found is ValueSource.LEARNT else None
+        return Outlook(found, score(seen).score, prediction, self.medium_from, self.large_from, costs=known)
 
 
 def folds(kinds: Sequence[str], digests: Sequence[str], count: int = FOLDS) -> NDArray[np.intp]:
@@ -71,36 +76,35 @@ def held_out(examples: Examples, seen: Sequence[Features], fold: NDArray[np.intp
     for number in np.unique(fold):
         rows, rest = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         model = SuccessModel.read(fit(examples.take(rest), trained_on="the other folds", embedding="of the examples"))
-        part = by_model(model, [seen[row] for row in rows.tolist()], examples.embeddings[rows], rule)
+        part = by_model(model, [seen[row] for row in rows.tolist()], examples.take(rows), rule)
         for row, outlook, table in zip(rows, part.outlooks, part.tables, strict=True):
             outlooks[row], tables[row] = outlook, table
     return Beliefs([each for each in outlooks if each is not None], tables)
 
 
-def by_model(model: SuccessModel, seen: Sequence[Features], embeddings: Array | None, rule: Rule) -> Beliefs:
+def by_model(model: SuccessModel, seen: Sequence[Features], asked: Examples, rule: Rule) -> Beliefs:
     """Judge questions by one model, as the gateway does.
 
     Args:
-        embeddings: by the embedder that the model knows; NaN in rows without one.
+        asked: the questions, with embeddings by the embedder that the model knows or none.
     """
-    table = price_table(model.calibration, rule.costs)
-    outlooks = []
+    expected = ExpectedCosts.learnt(rule.rates, model)
+    learnt, dealt = prices(model, rule.costs, expected), mixture.prices(rule.costs, NEVER)
+    outlooks, embedded = [], asked.embedded
     for row, each in enumerate(seen):
         prediction = model.predict(each)
-        if prediction.probabilities is not None and embeddings is not None and _embedded(embeddings[row]):
-            prediction = model.predict(each, embeddings[row])
-        outlooks.append(rule.outlook(each, prediction))
-    return Beliefs(outlooks, [table] * len(outlooks))
+        if prediction.probabilities is not None and embedded[row]:
+            prediction = model.predict(each, asked.embeddings[row])
+        costs = None
+        if expected is not None and asked.inputs is not None:
+            costs = expected.of(asked.inputs[row].tolist())
+        outlooks.append(rule.outlook(each, prediction, costs))
+    return Beliefs(outlooks, [dealt if each.source is ValueSource.MIXTURE else learnt for each in outlooks])
 
 
-def _embedded(row: Array) -> bool:
-    return row.size > 0 and bool(np.isfinite(row).all())
-
-
-def by_complexity(model: SuccessModel, seen: Sequence[Features], rule: Rule) -> Beliefs:
-    """Judge questions without a model's probabilities; its prices count all the same."""
-    table = price_table(model.calibration, rule.costs)
-    return Beliefs([rule.outlook(each, None) for each in seen], [table] * len(seen))
+def by_none(seen: Sequence[Features], rule: Rule) -> Beliefs:
+    """Judge questions without a model: as a mixture, or by complexity if the rule says so."""
+    return Beliefs([rule.outlook(each, None) for each in seen], [mixture.prices(rule.costs, NEVER)] * len(seen))
 
 
 def vectors(seen: Sequence[Features]) -> Array:

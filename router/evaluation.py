@@ -62,10 +62,12 @@ def prices(probabilities: Values, costs: Values, steps: int = STEPS) -> Values:
     A request's tier changes only at `(p_b - p_a) / (c_b - c_a)` of two tiers, so quantiles of these cover the curve.
     """
     pairs = [(0, 1), (0, 2), (1, 2)]
-    ratios = np.concatenate(
-        [(probabilities[:, b] - probabilities[:, a]) / (costs[:, b] - costs[:, a]) for a, b in pairs]
-    )
-    inner = np.quantile(ratios, np.linspace(1, 0, steps))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.concatenate(
+            [(probabilities[:, b] - probabilities[:, a]) / (costs[:, b] - costs[:, a]) for a, b in pairs]
+        )
+    # Tiers that cost the same change at no price.
+    inner = np.quantile(ratios[np.isfinite(ratios)], np.linspace(1, 0, steps))
     return np.asarray(np.maximum(inner, LOWEST))
 
 

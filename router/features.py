@@ -1,8 +1,9 @@
 """What a conversation shows of its difficulty: counts that take no model, and 0.1 to 0.5 ms.
 
-Only the newest user message is read closely, of a long one its beginning and end, so that cost is bounded whatever a
-client sends; of the history, its length counts. The word lists are English; for other languages what remains is length,
-numbers, code, structure and punctuation (full-width forms included), which degrades the score, not the service.
+Only the newest user message is read closely, without what it is wrapped in (`router.canonical`), and of a long one its
+beginning and end, so that cost is bounded whatever a client sends; of the history, its length counts. The word lists
+are English; for other languages what remains is length, numbers, code, structure and punctuation (full-width forms
+included), which degrades the score, not the service.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from msgspec import Struct
+
+from router.canonical import canonical
 
 HEAD, TAIL = 1_200, 400
 """Characters that are read of a longer message, from its beginning and from its end, where the question about a text
@@ -93,7 +96,7 @@ class Features(Struct, frozen=True):
     terms: int = 0
     """Number of technical terms: identifiers, acronyms, long words."""
     characters: int = 0
-    """Length of the whole message in characters."""
+    """Length of the message in characters, of a long one as it came."""
     digits: float = 0.0
     """Share of the characters read that are digits; the next three are shares too."""
     symbols: float = 0.0
@@ -123,7 +126,7 @@ def extract(messages: Sequence[PromptMessage]) -> Features:
     if newest is None:
         return Features()
     whole = messages[newest].text
-    text = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n{whole[-TAIL:]}"
+    text = canonical(_read(whole))
     lower = text.lower()
     earlier = [message for i, message in enumerate(messages) if i != newest]
     lines = [line for line in text.splitlines() if line.strip()]
@@ -143,7 +146,7 @@ def extract(messages: Sequence[PromptMessage]) -> Features:
         operators=len(_OPERATOR.findall(lower)),
         code=len(_CODE.findall(text)),
         terms=len(_TERM.findall(text)),
-        characters=len(whole),
+        characters=len(text) if len(whole) <= HEAD + TAIL else len(whole),
         digits=_share(text, "0123456789", size),
         symbols=_share(text, "\\^_{}$", size),
         signs=_share(text, "=+-*/<>()", size),
@@ -156,6 +159,11 @@ def extract(messages: Sequence[PromptMessage]) -> Features:
         turns=sum(1 for message in earlier if message.role == "user"),
         history_words=sum(len(message.text) for message in earlier) // 6,
     )
+
+
+def _read(whole: str) -> str:
+    """Return what is read of a message: of a long one the beginning and the end."""
+    return whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n{whole[-TAIL:]}"
 
 
 def _share(text: str, characters: str, size: int) -> float:

@@ -51,8 +51,10 @@ class Examples(Struct, frozen=True):
     """Of length 1; NaN in rows without one, such as those of texts too long for the embedder."""
     outcomes: Array
     """1 where a tier's answer was right; shape (requests, tiers)."""
+    inputs: Array | None = None
+    """Tokens of the prompt at each tier."""
     tokens: Array | None = None
-    """Tokens of prompt and answer at each tier. With them the model carries a suite of its own for `router.refit`."""
+    """Tokens of prompt and answer at each tier."""
     digests: tuple[str, ...] = ()
     """Digests of the requests, by which an evaluation knows what a model has seen."""
 
@@ -71,17 +73,22 @@ class Examples(Struct, frozen=True):
             self.vectors[rows],
             self.embeddings[rows],
             self.outcomes[rows],
+            None if self.inputs is None else self.inputs[rows],
             None if self.tokens is None else self.tokens[rows],
             tuple(self.digests[row] for row in rows) if self.digests else (),
         )
 
 
-def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
+def fit(
+    examples: Examples, *, trained_on: str, embedding: str, models: tuple[str, ...] = (), kept: Examples | None = None
+) -> bytes:
     """Fit a model and return its file.
 
     Args:
         trained_on: name of the requests, for people.
         embedding: name of the model that made their embeddings; empty if there are none.
+        models: whose answers the outcomes are, see `Metadata`.
+        kept: requests that nothing is learnt from, with tokens: the frozen suite that the model carries.
     """
     arrays = _models(examples)
     size, tiers = examples.outcomes.shape
@@ -99,15 +106,38 @@ def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
         arrays["topic_limit"] = np.array([1.0 - np.quantile(near[embedded], 1.0 - FAMILIAR)], np.float32)
     arrays["calibration"] = believed.astype(np.float16)
     arrays["shape_limit"] = np.array([np.quantile(_shape(arrays, examples.vectors), FAMILIAR)], np.float32)
-    if examples.tokens is not None:
-        arrays |= {"suite_outcomes": examples.outcomes.astype(np.float32), "suite_tokens": examples.tokens}
+    if examples.inputs is not None and examples.tokens is not None:
+        arrays |= {
+            "inputs": examples.inputs,
+            "answers": np.asarray((examples.tokens - examples.inputs).mean(axis=0), np.float32),
+        }
+    if kept is not None:
+        arrays |= _suite(arrays, kept)
     metadata = Metadata(
-        format=FORMAT, trained_on=trained_on, requests=size, embedding=embedding, digests=examples.digests
+        format=FORMAT,
+        trained_on=trained_on,
+        requests=size,
+        embedding=embedding,
+        digests=examples.digests + (kept.digests if kept is not None else ()),
+        models=models,
     )
     compact = {
         name: value.astype(np.uint8 if name.endswith("outcomes") else value.dtype) for name, value in arrays.items()
     }
     return write(compact, metadata)
+
+
+def _suite(arrays: dict[str, Array], kept: Examples) -> dict[str, Array]:
+    """Return what `router.refit` judges a corrected model by."""
+    if kept.tokens is None:
+        raise ValueError("the frozen suite needs tokens")
+    center, components = (np.asarray(arrays[name], np.float32) for name in ("center", "components"))
+    return {
+        "suite_vectors": kept.vectors,
+        "suite_projected": np.asarray((kept.embeddings - center) @ components.T, np.float32),
+        "suite_outcomes": kept.outcomes.astype(np.float32),
+        "suite_tokens": kept.tokens,
+    }
 
 
 def _models(examples: Examples) -> dict[str, Array]:

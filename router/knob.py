@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from router.evaluation import Interval, Values, interval, resamples
-from router.tier import TIERS, Outlook, Terms, choose
+from router.tier import Outlook, Terms, shares
 
 POSITIONS = tuple(range(101))
 SHOWN = tuple(range(0, 101, 10))
@@ -25,10 +24,12 @@ RESAMPLES = 2000
 
 
 class RoutedQuestions(Struct, frozen=True):
-    """What each question gets at each position of the knob; arrays of shape (positions, questions)."""
+    """What each question gets at each position of the knob, on average over the lots of a mixture."""
 
-    tiers: NDArray[np.intp]
+    shares: Values
+    """Share of the questions that each tier gets, (positions, tiers)."""
     right: Values
+    """Of shape (positions, questions), as `cost`."""
     cost: Values
 
 
@@ -62,18 +63,16 @@ def turn(
         relative: costs of a token at each tier, relative to the dearest.
         costs: what each answer did cost.
     """
-    tiers = np.array(
+    chances = np.array(
         [
             [
-                TIERS.index(choose(outlook, Terms(table[quality], table[50], relative)).tier)
+                list(shares(outlook, Terms(table[quality], table[50], relative)).values())
                 for outlook, table in zip(outlooks, tables, strict=True)
             ]
             for quality in POSITIONS
-        ],
-        dtype=np.intp,
+        ]
     )
-    rows = np.arange(len(outcomes))
-    return RoutedQuestions(tiers, outcomes[rows, tiers], costs[rows, tiers])
+    return RoutedQuestions(chances.mean(axis=1), (chances * outcomes).sum(axis=2), (chances * costs).sum(axis=2))
 
 
 def coin(cost: Values, tier_costs: Values, tier_right: Values) -> Values:
@@ -140,7 +139,7 @@ def positions(routed: RoutedQuestions, outcomes: Values, costs: Values, drawn: V
         def figure(of: Values, samples: Values, column: int = quality) -> Interval:
             return interval(of[:, column], samples[:, column])
 
-        counts = np.bincount(routed.tiers[quality], minlength=len(TIERS)) / len(outcomes)
+        small, medium, large = routed.shares[quality].tolist()
         found.append(
             KnobPosition(
                 quality=quality,
@@ -148,7 +147,7 @@ def positions(routed: RoutedQuestions, outcomes: Values, costs: Values, drawn: V
                 right=figure(exact.right, sampled.right),
                 coin=figure(exact.coin, sampled.coin),
                 above=figure(exact.right - exact.coin, sampled.right - sampled.coin),
-                shares=(float(counts[0]), float(counts[1]), float(counts[2])),
+                shares=(small, medium, large),
             )
         )
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from router.tier import TIERS, TierChoice
+from router.tier import TIERS, TierChoice, charges
 
 
 class TierOption(Struct, frozen=True, array_like=True):
@@ -17,7 +17,7 @@ class TierOption(Struct, frozen=True, array_like=True):
     value: float
     """Value of the tier's answer, in probability of a good one."""
     cost: float
-    """Price of cost, times the tier's cost."""
+    """Price of cost, times the tier's expected cost."""
     queue: float
     """Price of delay, times the tokens that wait there."""
     total: float
@@ -40,12 +40,13 @@ def options(choice: TierChoice | None, unavailable: Mapping[str, str] = {}) -> O
     if choice is None:
         return ()
     terms = choice.terms
-    compared = zip(TIERS, choice.values, terms.costs, choice.delays, choice.utilities, strict=True)
+    charged = charges(choice.outlook, terms)
+    compared = zip(TIERS, choice.values, charged, choice.delays, choice.utilities, strict=True)
     return tuple(
         TierOption(
             tier=tier,
             value=value,
-            cost=terms.price * cost,
+            cost=cost,
             queue=terms.delay_price * delay,
             total=total,
             chosen=tier == choice.tier,

@@ -1,4 +1,4 @@
-"""Questions whose answers can be graded without a person or a model: what `roundhouse route evaluate` asks.
+"""Questions whose answers can be graded without a person or a model: what `roundhouse route calibrate` asks.
 
 A file has a JSON object per line: `{"id": "sum-1", "kind": "arithmetic", "prompt": "What is 2 + 2?", "grade": {"by":
 "number", "expected": 4}}`. `by` names a grader of `router.grading`.

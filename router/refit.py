@@ -6,10 +6,10 @@ answered the same question (Bradley and Terry, 1952). Each counts by the inverse
 question's tier was chosen (self-normalised inverse propensity scoring), up to `HEAVIEST`.
 
 A frozen suite decides whether the result may be used: that of this release's model, of questions that no model has
-learnt from; or the one that a model of `roundhouse route evaluate` carries, of the questions that it was fitted on,
-each with the probabilities of estimates that had not seen it. The result may not be used if its area between all-small
-and all-large is worse beyond chance (the 95 % interval of the paired difference is below zero) or by more than
-`AREA_TOLERANCE`, or its Brier score by more than `BRIER_TOLERANCE`.
+learnt from; or the one that a model of `roundhouse route calibrate` carries, of questions that were kept apart when it
+was fitted. The result may not be used if its area between all-small and all-large is worse beyond chance (the 95 %
+interval of the paired difference is below zero) or by more than `AREA_TOLERANCE`, or its Brier score by more than
+`BRIER_TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -58,18 +58,20 @@ class Preference(Struct, frozen=True, kw_only=True):
 class Suite(Struct, frozen=True, kw_only=True):
     """A frozen suite, a question per row."""
 
-    vectors: Array | None = None
-    """Features; None if the model itself holds what it believed of these questions before it had seen them."""
-    projected: Array | None = None
+    vectors: Array
+    projected: Array
+    """Projected embeddings; NaN in rows without one."""
     outcomes: Values
     tokens: Values
     """Tokens of prompt and answer at each tier."""
 
     def believed(self, model: SuccessModel) -> Values:
         """Return the probabilities that a model gives these questions."""
-        if self.vectors is None:
-            return model.calibration
-        return model.estimate(self.vectors, self.projected)[0].astype(np.float64)
+        believed = model.estimate(self.vectors, None)[0]
+        if self.projected.shape[1]:
+            embedded = np.isfinite(self.projected).all(axis=1)
+            believed[embedded] = model.estimate(self.vectors[embedded], self.projected[embedded])[0]
+        return believed.astype(np.float64)
 
     @classmethod
     def read(cls, content: bytes, model: SuccessModel) -> Suite:
@@ -185,8 +187,13 @@ def read_suite(model: SuccessModel, path: Path = SUITE) -> Suite:
     Raises:
         ValueError: it carries none, and is not of this release's kind.
     """
-    carried = model.arrays.get("suite_tokens")
-    if carried is not None:
-        outcomes = model.arrays["suite_outcomes"]
-        return Suite(outcomes=outcomes.astype(np.float64), tokens=carried.astype(np.float64))
+    if "suite_vectors" in model.arrays:
+        names = ("vectors", "projected", "outcomes", "tokens")
+        vectors, projected, outcomes, tokens = (model.arrays[f"suite_{name}"] for name in names)
+        return Suite(
+            vectors=vectors,
+            projected=projected,
+            outcomes=outcomes.astype(np.float64),
+            tokens=tokens.astype(np.float64),
+        )
     return Suite.read(path.read_bytes(), model)

@@ -118,6 +118,7 @@ class RoutingPolicy(Struct, frozen=True, kw_only=True):
     delay_price: float = 0.0
     model: str = ""
     """Version of the model of success, if one is used."""
+    by_complexity: bool = False
     escalate: bool = False
     escalate_hold: int = 0
     escalate_logprob: float | None = None
@@ -140,8 +141,10 @@ class RouteReason(enum.StrEnum):
     COMPLEXITY = "complexity"
     LEARNT = "learnt"
     """The learnt model expects this tier to be worth its cost."""
+    MIXTURE = "mixture"
+    """Nothing is learnt of such requests: each tier gets a fixed share of them."""
     UNCERTAIN = "uncertain"
-    """The learnt model does not know such requests."""
+    """Neither the learnt model nor the complexity score knows such requests."""
     CONTEXT = "context"
     """The wanted tier cannot hold the prompt."""
     FALLBACK = "fallback"
@@ -357,6 +360,7 @@ def _why(request: RouteRequest, wanted: str, chosen: RouteCandidate, fits: bool)
 
 _SOURCES = {
     ValueSource.LEARNT: RouteReason.LEARNT,
+    ValueSource.MIXTURE: RouteReason.MIXTURE,
     ValueSource.COMPLEXITY: RouteReason.COMPLEXITY,
     ValueSource.UNCERTAIN: RouteReason.UNCERTAIN,
 }

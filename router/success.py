@@ -75,6 +75,8 @@ class Metadata(Struct, frozen=True):
     """Name of the model that made the embeddings; empty if the model knows features only."""
     digests: tuple[str, ...] = ()
     """Digests of the requests, if it is known of which."""
+    models: tuple[str, ...] = ()
+    """Models whose answers it was learnt from, small to large, as `PoolSettings.weights` names them."""
     corrected_by: int = 0
     """Number of opinions by which the last refit has corrected it."""
 
@@ -122,6 +124,14 @@ class SuccessModel:
     def calibration(self) -> NDArray[np.float64]:
         """Probabilities of requests that no estimate had seen, (requests, tiers), as a sample of typical traffic."""
         return self.arrays["calibration"].astype(np.float64)
+
+    @property
+    def tokens(self) -> tuple[Array, Array] | None:
+        """Tokens of the prompts of `calibration` at each tier, and the mean tokens of an answer; None in a file without
+        them."""
+        if "inputs" not in self.arrays:
+            return None
+        return self.arrays["inputs"], self.arrays["answers"]
 
     def predict(self, features: Features, embedding: Array | None = None) -> Prediction:
         """Args: embedding: of the newest user message, of length 1, by the model that `metadata` names."""

@@ -1,9 +1,10 @@
 """Which tier answers a request that leaves it open: `argmax value(tier) - price * cost - delay_price * delay`.
 
-The value of a tier is the probability that it answers well, where `router.success` knows one. Where it does not, the
-complexity says what a larger tier is judged to gain, in units of what that costs at the knob's middle, so that knob,
-budget and delay mean the same for every request. Where neither says anything, medium is judged to be worth it and large
-not, unless the price is far from the middle.
+The value of a tier is the probability that it answers well, where `router.success` knows one. Where it does not,
+nothing that a prompt shows has been found to tell which one needs a larger tier, so requests are dealt to the tiers in
+fixed shares (`router.mixture`) without a look at the prompt. If so configured, the complexity says instead what a
+larger tier is judged to gain, in units of what that costs at the knob's middle; where the complexity says nothing
+either, medium is judged to be worth it and large not, unless the price is far from the middle.
 
 The price of cost is what the quality knob or a budget (`router.budget`) sets. Costs are relative to the dearest tier's.
 Pure, and made again from what it returns: `TierChoice` holds everything it was made from.
@@ -18,6 +19,7 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from router import mixture
 from router.evaluation import choices, prices
 from router.features import HEAD, TAIL
 from router.success import Prediction
@@ -34,11 +36,13 @@ class ValueSource(enum.StrEnum):
 
     LEARNT = "learnt"
     """Probabilities of `router.success`."""
+    MIXTURE = "mixture"
+    """Nothing is known: tiers get fixed shares of such requests."""
     COMPLEXITY = "complexity"
     """The complexity score: the request is unlike the learning set, and a chat message, for which the score was
     made."""
     UNCERTAIN = "uncertain"
-    """No source knows such requests."""
+    """The complexity score was not made for such requests."""
 
 
 class Outlook(Struct, frozen=True):
@@ -50,6 +54,12 @@ class Outlook(Struct, frozen=True):
     medium_from: float = 0.2
     large_from: float = 0.45
     """Complexity at which, at the middle price, a larger tier is worth its cost."""
+    lot: float = 0.0
+    """Place of the request in the order in which a mixture deals requests to tiers: 0 is the first to get a larger
+    tier, and below 1."""
+    costs: tuple[float, float, float] | None = None
+    """Expected cost of an answer at each tier, relative to that of an average request at the dearest; None: nothing is
+    expected, and `Terms.costs` count."""
 
 
 class Terms(Struct, frozen=True):
@@ -87,10 +97,17 @@ class TierChoice(Struct, frozen=True, kw_only=True):
     """Probability that this tier was chosen for this request."""
 
 
-def source(prediction: Prediction | None, characters: int) -> ValueSource:
-    """Return the source of the values for a request. Args: characters: of its newest message."""
+def source(prediction: Prediction | None, characters: int, *, by_complexity: bool = False) -> ValueSource:
+    """Return the source of the values for a request.
+
+    Args:
+        characters: of its newest message.
+        by_complexity: whether the complexity counts for requests of which nothing is learnt.
+    """
     if prediction is not None and prediction.probabilities is not None:
         return ValueSource.LEARNT
+    if not by_complexity:
+        return ValueSource.MIXTURE
     # The complexity score was made for messages as people write them in a chat, and read as a whole.
     return ValueSource.COMPLEXITY if characters <= HEAD + TAIL else ValueSource.UNCERTAIN
 
@@ -109,15 +126,12 @@ def choose(
 
     Where no tier that is offered is as high as the floor, the highest is taken.
     """
-    worth = values(outlook, terms)
-    utilities = [
-        value - terms.price * cost - terms.delay_price * delay
-        for value, cost, delay in zip(worth, terms.costs, delays, strict=True)
-    ]
+    utilities = _utilities(outlook, terms, delays)
     there = [number for number, tier in enumerate(TIERS) if tier in offered]
     open_tiers = [tier for tier in there if floor is None or tier >= TIERS.index(floor)] or there[-1:]
     best = TIERS.index(_best([TIERS[tier] for tier in open_tiers], utilities, terms.price))
     drawn = terms.explore / len(open_tiers)
+    share = shares(outlook, terms, delays, open_tiers)
     explored = draw < terms.explore
     # The part of the draw below `explore` is uniform again.
     taken = open_tiers[int(draw / terms.explore * len(open_tiers))] if explored else best
@@ -129,9 +143,9 @@ def choose(
         offered=offered,
         floor=floor,
         draw=draw,
-        values=worth,
+        values=values(outlook, terms),
         utilities=(utilities[0], utilities[1], utilities[2]),
-        propensity=drawn + (1.0 - terms.explore if taken == best else 0.0),
+        propensity=drawn + (1.0 - terms.explore) * share[taken],
     )
 
 
@@ -165,7 +179,7 @@ def reasons(choice: TierChoice) -> dict[str, str]:
     offered), `queue` and `conversation` (which keeps to a tier).
     """
     outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
-    worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
+    worth = [value - charge for value, charge in zip(choice.values, charges(outlook, terms), strict=True)]
     wanted, possible = _best(TIERS, worth, terms.price), _best(choice.offered, worth, terms.price)
     soonest = _best(choice.offered, choice.utilities, terms.price)
     explored = choice.draw < terms.explore
@@ -174,6 +188,9 @@ def reasons(choice: TierChoice) -> dict[str, str]:
     elif outlook.source is ValueSource.LEARNT:
         shown = ", ".join(f"{tier} {value:.0%}" for tier, value in zip(TIERS, choice.values, strict=True))
         first = f"expected to be answered well: {shown}; at this price of quality that asks for {wanted}"
+    elif outlook.source is ValueSource.MIXTURE:
+        unknown = "not calibrated for these models: " if prediction is None else ""
+        first = f"{unknown}tiers get fixed shares of requests, whatever they ask, and this one goes to {wanted}"
     elif outlook.source is ValueSource.COMPLEXITY:
         price = "" if terms.price == terms.middle else "at this price of quality "
         first = f"complexity {outlook.complexity:.2f} {price}asks for the {wanted} tier"
@@ -202,6 +219,8 @@ def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
     prediction = outlook.prediction
     if outlook.source is ValueSource.LEARNT and prediction is not None and prediction.probabilities is not None:
         return prediction.probabilities
+    if outlook.source is ValueSource.MIXTURE:
+        return mixture.values(terms.costs)
     small, medium, large = terms.costs
     first, second = terms.middle * (medium - small), terms.middle * (large - medium)
     if outlook.source is ValueSource.UNCERTAIN:
@@ -214,7 +233,39 @@ def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
     return 0.0, gains[0], gains[0] + gains[1]
 
 
-def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, float]) -> tuple[float, ...]:
+def charges(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
+    """Return what the cost of each tier counts, in probability of a good answer."""
+    price = terms.price
+    if outlook.source is ValueSource.MIXTURE:
+        price += outlook.lot * mixture.step(terms.costs)
+    small, medium, large = outlook.costs or terms.costs
+    return price * small, price * medium, price * large
+
+
+def shares(
+    outlook: Outlook,
+    terms: Terms,
+    delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    open_tiers: Sequence[int] = range(len(TIERS)),
+) -> dict[int, float]:
+    """Return the probability with which each open tier is the best: over all lots, where the choice depends on one."""
+    first = _utilities(structs.replace(outlook, lot=0.0), terms, delays)
+    if outlook.source is ValueSource.MIXTURE:
+        last = _utilities(structs.replace(outlook, lot=1.0), terms, delays)
+        return mixture.shares(first, last, open_tiers)
+    best = _best([TIERS[tier] for tier in open_tiers], first, terms.price)
+    return {tier: float(TIERS[tier] == best) for tier in open_tiers}
+
+
+def _utilities(outlook: Outlook, terms: Terms, delays: tuple[float, float, float]) -> list[float]:
+    """Return the value of each tier less what its cost and its queue count."""
+    summed = zip(values(outlook, terms), charges(outlook, terms), delays, strict=True)
+    return [value - charge - terms.delay_price * delay for value, charge, delay in summed]
+
+
+def price_table(
+    calibration: NDArray[np.float64], costs: tuple[float, float, float] | NDArray[np.float64]
+) -> tuple[float, ...]:
     """Return the price at each position of the quality knob, 0 to 100.
 
     At position q the requests of the calibration set cost all-small plus q % of what all-large costs more: the knob is
@@ -223,14 +274,16 @@ def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, flo
 
     Args:
         calibration: probabilities by rows, see `SuccessModel.calibration`.
+        costs: the same for all requests, or expected of each, by rows.
     """
-    spread = np.broadcast_to(np.array(costs), calibration.shape)
+    spread, rows = np.broadcast_to(np.array(costs), calibration.shape), np.arange(len(calibration))
+    small, _, large = spread.mean(axis=0)
     tried = np.concatenate([prices(calibration, spread), [0.0]])
-    spent = np.array([spread[0][choices(calibration, spread, price)].mean() for price in tried])
+    spent = np.array([spread[rows, choices(calibration, spread, price)].mean() for price in tried])
     tried[0] = max(tried[0], tried[1]) + 1.0
-    spent[0], spent[-1] = costs[0], costs[-1]
-    wanted = costs[0] + np.linspace(0, 1, 101) * (costs[-1] - costs[0])
-    table = np.interp(wanted, spent, tried)
+    spent[0], spent[-1] = small, large
+    wanted = small + np.linspace(0, 1, 101) * (large - small)
+    table = np.interp(wanted, np.maximum.accumulate(spent), tried)
     table[0], table[-1] = NEVER, 0.0
     return tuple(float(price) for price in table)
 

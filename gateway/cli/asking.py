@@ -1,4 +1,4 @@
-"""Asks the pools of a running gateway the questions of `roundhouse route evaluate`, and keeps their answers in a file.
+"""Asks the pools of a running gateway the questions of `roundhouse route calibrate`, and keeps their answers in a file.
 
 Every answer is a line of the file as soon as it is there, so that a run which was interrupted goes on where it stopped.
 """

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import Settings, SettingsError
+from gateway.pipeline.routing.calibration import calibration
 from gateway.pipeline.routing.decisions import (
     Feedback,
     LoggedDecision,
@@ -38,11 +39,12 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
     \b
     roundhouse route refit --tenant acme --output corrected.model
     """
-    from gateway.pipeline.routing.tiers import read_model
-
     settings = load_settings(config)
     try:
-        model = read_model(settings.router.model)
+        calibrated = calibration(settings)
+        model = calibrated.model
+        if model is None:
+            raise click.ClickException(f"{calibrated.why}: there is nothing to correct; see roundhouse route calibrate")
         suite = read_suite(model)
         decisions, feedback = _collect(settings, tenants, count)
     except (SettingsError, ValueError) as error:

@@ -7,8 +7,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.calibrate import calibrate
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
-from gateway.cli.evaluate import evaluate
 from gateway.cli.refit import refit
 
 
@@ -19,7 +19,7 @@ def route() -> None:
     \b
     roundhouse route explain "Prove that there are infinitely many primes."
     roundhouse route replay --tenant acme
-    roundhouse route evaluate
+    roundhouse route calibrate
     """
 
 
@@ -53,6 +53,8 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
     console.print(f"chosen: {choice.tier}, by {choice.outlook.source.value}")
     for sentence in sentences(choice):
         console.print(f"- {sentence}")
+    if found.uncalibrated:
+        console.print(f"not calibrated for these models: {found.uncalibrated}", soft_wrap=True)
     if prediction is not None:
         familiar = "up to 1 is familiar"
         console.print(f"strangeness {prediction.strangeness:.2f} ({familiar}), model {found.model}")
@@ -84,5 +86,5 @@ def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
         raise click.ClickException(f"decided otherwise: {', '.join(different[:20])}")
 
 
-route.add_command(evaluate)
+route.add_command(calibrate)
 route.add_command(refit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.config.model_store import ModelStoreSettings
@@ -11,10 +10,6 @@ from gateway.config.pools import TIERS, PoolSettings
 from gateway.records.section import SettingsError
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
-FITTED_TO = dict(zip(TIERS, ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"), strict=True))
-"""Models of the catalogue to which `_FITTED` was fitted, by tier; see docs/routing.md."""
-_FITTED = Path(__file__).resolve().parents[2] / "router" / "real.safetensors"
-
 _MOST_THREADS = 8
 """Threads of an engine, so that three engines do not crowd a large machine."""
 
@@ -26,11 +21,6 @@ def default_pools(models: ModelStoreSettings) -> list[PoolSettings]:
         SettingsError: the catalogue cannot be read, or has no model for a tier.
     """
     return [_of_catalogue(models, tier) for tier in TIERS if tier in models.serve] or own_pools()
-
-
-def success_model(pools: Sequence[PoolSettings]) -> str | None:
-    """Return the router's model that was fitted to the models of these pools; None if there is none."""
-    return str(_FITTED) if all(FITTED_TO[pool.tier] == pool.name for pool in pools) else None
 
 
 def own_pools() -> list[PoolSettings]:

@@ -192,6 +192,12 @@ class PoolSettings(Section, frozen=True):
     ] = 0
 
     @property
+    def weights(self) -> str:
+        """What answers: digest of the checkpoint, or its name where no digest is configured, and how it is rounded."""
+        known = self.sha256 or self.name
+        return known if self.quantize == "off" else f"{known} {self.quantize}"
+
+    @property
     def own(self) -> bool:
         """Whether `serve` starts its engine."""
         return not (self.engines or self.registered)

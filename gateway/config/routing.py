@@ -14,18 +14,25 @@ class RouterSettings(Section, frozen=True):
 
     medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
     large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.45
+    by_complexity: Annotated[
+        bool,
+        Meta(
+            description="Choose tiers by complexity where nothing is learnt of a request, instead of giving each tier "
+            "a fixed share; see [routing.md](routing.md#the-complexity-score)."
+        ),
+    ] = False
     learnt: Annotated[
         bool,
         Meta(
-            description="Choose tiers by the model of success for requests like those that it was learnt from; others"
-            " by complexity."
+            description="Choose tiers by the model of success, for requests like those that it was learnt from, if it "
+            "was learnt from the pools' models."
         ),
     ] = True
     model: Annotated[
         str | None,
         Meta(
-            description="Model file of success, such as `roundhouse route evaluate` writes; empty: this release's, of "
-            "which there is one for the catalogue's three models and one for others."
+            description="Model file of success; empty: what `roundhouse route calibrate` has installed for the pools' "
+            "models, or what this release has for them."
         ),
     ] = None
     quality: Annotated[

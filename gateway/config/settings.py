@@ -27,7 +27,7 @@ from gateway.config.billing import PriceSettings as PriceSettings
 from gateway.config.billing import UsageSettings as UsageSettings
 from gateway.config.chat import ChatSettings
 from gateway.config.default_pools import DEMO as DEMO
-from gateway.config.default_pools import default_pools, own_pools, success_model
+from gateway.config.default_pools import default_pools, own_pools
 from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
 from gateway.config.model_store import ModelStoreSettings
 from gateway.config.origin import LOOPBACK
@@ -311,9 +311,6 @@ def load(
     except msgspec.ValidationError as error:
         raise SettingsError(f"configuration: {error}") from error
     _check(settings)
-    if settings.router.model is None and (fitted := success_model(settings.pools)):
-        router = msgspec.structs.replace(settings.router, model=fitted)
-        settings = msgspec.structs.replace(settings, router=router)
     return settings
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-Extra = Literal["engine", "embedder", "evaluate", "ray"]
+Extra = Literal["engine", "embedder", "calibrate", "ray"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "engine": ("torch", "tvm_ffi"),
     "embedder": ("torch", "sentence_transformers"),
-    "evaluate": ("sklearn",),
+    "calibrate": ("sklearn", "matplotlib"),
     "ray": ("ray",),
 }
 

@@ -71,22 +71,21 @@ def test_all_names_are_listed(client: openai.OpenAI) -> None:
     assert {"auto", "small", "medium", "large", "roundhouse-demo-2m", "roundhouse-demo-large"} <= names
 
 
-def test_auto_sends_small_talk_down_and_hard_questions_up(roundhouse: Installation) -> None:
-    routes = {}
+def test_auto_goes_by_the_knob_and_says_that_it_is_not_calibrated(roundhouse: Installation) -> None:
+    routes = []
     asked = {"Authorization": f"Bearer {KEY}", "x-roundhouse-events": "true"}
     with connect(roundhouse.socket, additional_headers=asked) as socket:
-        for question in ("hello", "Explain step by step why a prefix cache makes long conversations faster."):
-            socket.send(msgspec.json.encode({"type": "response.create", "model": "auto", "input": question}).decode())
+        for quality in (0, 100):
+            body = {"model": "auto", "input": f"hello {quality}", "roundhouse": {"quality": quality}}
+            socket.send(msgspec.json.encode({"type": "response.create", **body}).decode())
             for message in socket:
                 event = msgspec.json.decode(message)
                 if event["type"] == "roundhouse.route":
-                    routes[question] = event
+                    routes.append(event)
                 if event["type"] == "response.completed":
                     break
-    (first, second) = routes.values()
-    assert (first["tier"], second["tier"]) == ("small", "large")
-    assert second["complexity"] > first["complexity"]
-    assert second["reasons"]
+    assert [(route["tier"], route["reason"]) for route in routes] == [("small", "mixture"), ("large", "mixture")]
+    assert all("not calibrated for these models" in route["reasons"][0] for route in routes)
 
 
 def test_the_same_question_is_answered_from_the_cache(client: openai.OpenAI) -> None:

@@ -52,8 +52,9 @@ def test_figures_of_pools_oracle_and_auto() -> None:
     graded = grade(asked, POOLS, answers(asked))
     outlooks = [Outlook(ValueSource.COMPLEXITY, 0.3) for _ in asked]
     table = price_table(np.sort(np.random.default_rng(0).random((100, 3)), axis=1), COSTS)
-    routed = turn(outlooks, [table] * len(asked), COSTS, graded.right, graded.tokens * np.array(COSTS))
-    found = assess(asked, graded, COSTS, ("in use", 0.25, routed), None, draw(len(asked)))
+    spent = graded.tokens * np.array(COSTS)
+    routed = turn(outlooks, [table] * len(asked), COSTS, graded.right, spent)
+    found = assess(asked, graded, COSTS, spent, ("in use", 0.25, routed), None, draw(len(asked)))
     small, medium, large = found.pools
     assert [each.spent for each in found.pools] == pytest.approx(COSTS)
     assert small.kinds == {"even": 1.0, "odd": 0.0} and found.kinds == {"even": 10, "odd": 10}

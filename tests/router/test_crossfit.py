@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.crossfit import Rule, by_complexity, by_model, features, folds, held_out, vectors
+from router.crossfit import Rule, by_model, by_none, features, folds, held_out, vectors
 from router.evaluation import brier
+from router.expense import flat
 from router.fit import Examples, fit
 from router.refit import judge, read_suite, refit
-from router.success import SuccessModel, shipped, unit
+from router.success import SuccessModel, unit
 from router.tier import ValueSource
 
-RULE = Rule((0.1, 0.4, 1.0))
+COSTS = (0.1, 0.4, 1.0)
+RULE = Rule(COSTS, flat(COSTS))
 TEXTS = [f"What is {number} plus {number + 1}?" for number in range(60)] + [
     f"Explain step by step why the proof of lemma {number} holds, and compare both methods." for number in range(60)
 ]
@@ -33,6 +35,7 @@ def examples(embedded: bool = True) -> Examples:
         vectors(features(TEXTS)),
         embeddings if embedded else np.zeros((len(TEXTS), 0), np.float32),
         outcomes,
+        np.full(outcomes.shape, 20, np.float32),
         np.full(outcomes.shape, 100, np.float32),
         tuple(map(str, range(len(TEXTS)))),
     )
@@ -85,8 +88,10 @@ def test_a_model_without_embeddings_has_none_and_is_a_file_like_others() -> None
     content = fit(examples(embedded=False), trained_on="made up", embedding="")
     model = SuccessModel.read(content)
     assert model.metadata.embedding == "" and model.arrays["components"].shape == (0, 0)
-    found = by_model(model, features(TEXTS), None, RULE)
+    found = by_model(model, features(TEXTS), examples(embedded=False), RULE)
     assert found.outlooks[0].source is ValueSource.LEARNT
+    # All prompts and answers are equally long.
+    assert found.outlooks[0].costs == pytest.approx(COSTS)
     assert content == fit(examples(embedded=False), trained_on="made up", embedding="")
 
 
@@ -101,18 +106,30 @@ def test_a_tier_that_is_always_right_can_be_fitted() -> None:
     assert small < 0.02 and large > 0.98
 
 
-def test_without_probabilities_complexity_decides() -> None:
-    found = by_complexity(shipped(), features(TEXTS), RULE)
-    assert {each.source for each in found.outlooks} == {ValueSource.COMPLEXITY}
+@pytest.mark.parametrize("by_complexity", [False, True])
+def test_without_a_model_a_mixture_or_complexity_decides(by_complexity: bool) -> None:
+    found = by_none(features(TEXTS), msgspec.structs.replace(RULE, by_complexity=by_complexity))
+    assert {each.source for each in found.outlooks} == {
+        ValueSource.COMPLEXITY if by_complexity else ValueSource.MIXTURE
+    }
     assert found.familiar == 0
 
 
-def test_a_refit_is_judged_on_the_suite_that_the_model_carries() -> None:
-    model = SuccessModel.read(fit(examples(), trained_on="made up", embedding="x"))
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_refit_is_judged_on_questions_that_were_kept_apart(embedded: bool) -> None:
+    known = examples(embedded)
+    kept = np.arange(len(TEXTS)) % 3 == 0
+    rest, apart = known.take(np.flatnonzero(~kept)), known.take(np.flatnonzero(kept))
+    model = SuccessModel.read(fit(rest, trained_on="made up", embedding="x", models=("a", "b", "c"), kept=apart))
     suite = read_suite(model)
-    assert suite.outcomes.shape == (len(TEXTS), 3) and (suite.tokens == 100).all()
-    assert (suite.believed(model) == model.calibration).all()
+    assert (suite.outcomes == apart.outcomes).all() and (suite.tokens == 100).all()
+    assert model.metadata.models == ("a", "b", "c") and {*model.metadata.digests} == {*known.digests}
+    outcomes = suite.outcomes
+    believed = suite.believed(model)
+    assert brier(believed, outcomes)[0] < 0.7 * brier(np.tile(outcomes.mean(axis=0), (len(outcomes), 1)), outcomes)[0]
     same = SuccessModel.read(refit(model, []))
     assert not judge(same, model, suite).worse
-    arrays = dict(model.arrays) | {"calibration": 1 - model.arrays["calibration"]}
+    arrays = dict(model.arrays)
+    for name in ("feature_calibration", "embedding_calibration"):
+        arrays[name] = -arrays[name]
     assert judge(SuccessModel(arrays, model.metadata, "worse"), model, suite).worse

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router import mixture
 from router.knob import POSITIONS, SHOWN, RoutedQuestions, coin, compare, draw, means, positions, turn
 from router.success import Basis, Prediction
-from router.tier import TIERS, Outlook, ValueSource, price_table
+from router.tier import NEVER, TIERS, Outlook, ValueSource, price_table
 
 RELATIVE = (0.1, 0.4, 1.0)
 
@@ -51,8 +52,8 @@ def test_the_coin_is_the_best_of_all_mixtures(tiers: list[tuple[float, float]], 
 def test_the_ends_of_the_knob_are_the_fixed_tiers() -> None:
     probabilities, outcomes, costs = made_up(0)
     found = routed(probabilities, outcomes, costs)
-    assert (found.tiers[0] == 0).all() and (found.tiers[-1] == 2).all()
-    assert len(found.tiers) == len(POSITIONS) == 101
+    assert found.shares[0].tolist() == [1, 0, 0] and found.shares[-1].tolist() == [0, 0, 1]
+    assert len(found.shares) == len(POSITIONS) == 101
     shown = positions(found, outcomes, costs, draw(len(outcomes)))
     assert [each.quality for each in shown] == list(SHOWN)
     assert shown[0].right.value == pytest.approx(outcomes[:, 0].mean())
@@ -68,6 +69,17 @@ def test_what_is_drawn_without_looking_is_worth_a_coin() -> None:
         blind = np.sort(np.random.default_rng(seed + 100).random(outcomes.shape), axis=1)
         gains.append(means(routed(blind, outcomes, costs), outcomes, costs).gain[0])
     assert -0.06 < np.mean(gains) < 0.01
+
+
+def test_a_mixture_is_worth_the_coin_that_mixes_neighbouring_tiers() -> None:
+    """Which is the best coin where medium is above the line from small to large, as here."""
+    _, outcomes, costs = made_up(0, 600)
+    costs = np.broadcast_to(RELATIVE, costs.shape) * 100
+    dealt = [Outlook(ValueSource.MIXTURE, 0.5)] * len(outcomes)
+    found = turn(dealt, [mixture.prices(RELATIVE, NEVER)] * len(dealt), RELATIVE, outcomes, costs)
+    mean = means(found, outcomes, costs)
+    assert mean.right == pytest.approx(mean.coin) and mean.gain[0] == pytest.approx(0.0)
+    assert mean.cost[0][[0, 50, 100]] == pytest.approx([10, 55, 100])
 
 
 def test_true_probabilities_beat_the_coin_and_an_oracle_beats_both() -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from gateway.cli.evaluate import QUESTIONS
+from gateway.cli.calibrate import EXAM
 from router.grading import Code, Contains, Json, Number, right
 from router.questions import PoolAnswer, Question, missing, read_answers, read_questions
 
@@ -76,7 +76,7 @@ def test_of_two_answers_the_later_one_counts() -> None:
 
 
 def shipped() -> list[Question]:
-    return read_questions(QUESTIONS.read_bytes())
+    return read_questions(EXAM.read_bytes())
 
 
 def test_the_questions_of_the_repository_are_of_many_kinds() -> None:

@@ -44,6 +44,7 @@ def learnt(*probabilities: float) -> Outlook:
 OUTLOOKS = st.one_of(
     st.builds(learnt, UNIT, UNIT, UNIT),
     st.builds(Outlook, st.sampled_from([ValueSource.COMPLEXITY, ValueSource.UNCERTAIN]), UNIT),
+    st.builds(lambda lot: Outlook(ValueSource.MIXTURE, 0.5, lot=lot), st.floats(0, 1, exclude_max=True)),
 )
 
 

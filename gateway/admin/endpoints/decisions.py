@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -17,10 +18,10 @@ from gateway.billing.cost import TokenPrices
 from gateway.errors import NotFound, Unavailable, invalid_value
 from gateway.pipeline.routing import decisions, explaining
 from gateway.pipeline.routing.decisions import LoggedDecision
-from gateway.pipeline.routing.replaying import Replay, replay
+from gateway.pipeline.routing.replaying import AtQuality, Replay, replay
 from gateway.pipeline.routing.tiers import Tiers
 from router.complexity import Reason
-from router.tier import TierChoice, ValueSource, at_price, sentences
+from router.tier import TierChoice, ValueSource, sentences
 
 endpoints = Endpoints("routing", "Why requests that leave the model open go to a tier.")
 
@@ -118,14 +119,14 @@ async def list_decisions(call: Call, path: TenantPath, query: DecisionsQuery) ->
     before = cursors.decode(listing, query.cursor)
     if before and not _PLACE.fullmatch(before):
         raise invalid_value("cursor", "not one of this list")
-    price = None if query.quality is None else (await _tiers(call)).price(query.quality)
+    otherwise = await _otherwise(call, query.quality)
     try:
         found = await decisions.read_back(call.gateway.redis, path.tenant, before, query.limit + 1)
     except ValueError:
         raise Unavailable("the log of decisions holds something else") from None
     page = found[: query.limit]
     more = cursors.encode(listing, page[-1][0]) if len(found) > query.limit else None
-    return Answer(DecisionList([decision_state(each, price) for _, each in page], more))
+    return Answer(DecisionList([decision_state(each, otherwise) for _, each in page], more))
 
 
 @endpoints.get("/route/replay", access=Access.FILTERED, raises=[NotFound])
@@ -138,10 +139,10 @@ async def replay_decisions(call: Call, query: ReplayQuery) -> Answer[Replay]:
         found = await decisions.newest(gateway.redis, names, query.decisions)
     except ValueError:
         raise Unavailable("the log of decisions holds something else") from None
-    price = None if query.quality is None else (await _tiers(call)).price(query.quality)
+    otherwise = await _otherwise(call, query.quality)
     priced = {pool.tier: gateway.view.price(pool.name) for pool in gateway.engines.pools}
     prices: dict[str, TokenPrices] = {tier: each for tier, each in priced.items() if each is not None}
-    return Answer(await asyncio.to_thread(replay, found, price, prices))
+    return Answer(await asyncio.to_thread(replay, found, otherwise, prices))
 
 
 @endpoints.post("/route/explain", access=Access.FILTERED, example={"prompt": "Prove that there are infinitely many."})
@@ -168,8 +169,8 @@ async def explain_route(call: Call, body: ExplainedText) -> Answer[RouteExplanat
     )
 
 
-def decision_state(logged: LoggedDecision, price: float | None = None) -> DecisionState:
-    """Return a decision as it is shown. Args: price: another price of cost at which it is made again."""
+def decision_state(logged: LoggedDecision, otherwise: AtQuality | None = None) -> DecisionState:
+    """Return a decision as it is shown. Args: otherwise: how it is made at another position of the knob."""
     choice = logged.choice
     return DecisionState(
         response=logged.response,
@@ -192,8 +193,13 @@ def decision_state(logged: LoggedDecision, price: float | None = None) -> Decisi
         output_tokens=logged.output_tokens,
         escalated=logged.earlier_input_tokens > 0,
         reproducible=logged.reproducible,
-        otherwise=None if price is None else at_price(choice, price),
+        otherwise=otherwise(choice) if otherwise else None,
     )
+
+
+async def _otherwise(call: Call, quality: int | None) -> AtQuality | None:
+    """Return how decisions are made at a position of the knob; None if none is given."""
+    return None if quality is None else partial((await _tiers(call)).at_quality, quality)
 
 
 async def _tiers(call: Call) -> Tiers:

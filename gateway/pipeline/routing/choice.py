@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from time import monotonic
 
@@ -21,6 +22,8 @@ from router import features
 from router.complexity import score
 from router.route import ComingTier, NoRoute, RouteDecision, RouteRequest, TierAsleep, route
 
+log = logging.getLogger("roundhouse.routing")
+
 
 class Routing:
     """Chooses tiers and engines under one configuration."""
@@ -31,6 +34,8 @@ class Routing:
         self._adapters = adapters
         self._tiers = tiers
         self._waking = waking
+        if tiers.calibration.why and len(engines.pools) > 1:
+            log.warning("auto is not calibrated for these models", extra={"why": tiers.calibration.why})
 
     async def dispatch(self, admitted: Admitted) -> Dispatched:
         """Choose the engine for a turn that no cache could answer.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from gateway.billing.cost import TokenPrices, microdollars, picodollars
 from gateway.pipeline.routing.decisions import LoggedDecision
-from router.tier import TIERS, at_price, reasons
+from router.tier import TIERS, TierChoice, reasons
+
+AtQuality = Callable[[TierChoice], str]
+"""Makes a choice again at another position of the quality knob, and returns the tier."""
 
 
 class TierShare(Struct, frozen=True, kw_only=True):
@@ -41,23 +44,25 @@ class Replay(Struct, frozen=True, kw_only=True):
     """Decisions for which that is another tier than the one that answered; null unless one was given."""
 
 
-def replay(decisions: Sequence[LoggedDecision], price: float | None, prices: Mapping[str, TokenPrices]) -> Replay:
+def replay(
+    decisions: Sequence[LoggedDecision], otherwise: AtQuality | None, prices: Mapping[str, TokenPrices]
+) -> Replay:
     """Sum decisions, newest first, and make them again.
 
     Args:
-        price: price of cost of another position of the knob; None: they are not made again.
+        otherwise: how they are made again; None: they are not.
         prices: of tokens, by tier.
     """
     answered = [each.tier for each in decisions]
-    otherwise = None if price is None else [at_price(each.choice, price) for each in decisions]
+    changed = [otherwise(each.choice) for each in decisions] if otherwise else None
     return Replay(
         decisions=len(decisions),
         since=decisions[-1].at if decisions else None,
         until=decisions[0].at if decisions else None,
         reasons=dict(Counter(kind for each in decisions for kind in reasons(each.choice))),
         answered=_shares(decisions, answered, prices),
-        otherwise=None if otherwise is None else _shares(decisions, otherwise, prices),
-        changed=None if otherwise is None else sum(map(str.__ne__, answered, otherwise)),
+        otherwise=None if changed is None else _shares(decisions, changed, prices),
+        changed=None if changed is None else sum(map(str.__ne__, answered, changed)),
     )
 
 

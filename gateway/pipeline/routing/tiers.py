@@ -14,29 +14,33 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from pathlib import Path
 from time import monotonic
 
 import msgspec
 from msgspec import Struct
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
-from gateway.config.settings import Settings, SettingsError
+from gateway.config.settings import Settings
 from gateway.engines.pool import Pool
+from gateway.pipeline.routing.calibration import calibration, rates
 from gateway.pipeline.routing.decisions import DecisionLog, LoggedDecision
 from gateway.pipeline.values import Answered, Assessment, Dispatched, Embedding, Prepared
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import TokenUsage
 from gateway.turns import Turn
+from router import expense, mixture
 from router.budget import Budget, charge
+from router.canonical import canonical
 from router.cascade import Escalation
 from router.complexity import Complexity
+from router.expense import AnswerLengths, ExpectedCosts, Three
 from router.features import Features
 from router.route import AUTO, RoutingPolicy
-from router.success import Prediction, SuccessModel, shipped
-from router.tier import TIERS, Outlook, Terms, TierChoice, choose, price_table, relative, source
+from router.success import Prediction
+from router.tier import NEVER, TIERS, Outlook, Terms, TierChoice, ValueSource, at_price, choose, source
 
 MAX_CONVERSATIONS = 50_000
+_prices = lru_cache(maxsize=4)(expense.prices)
 _SAMPLE = 1800
 """So many requests of the calibration set, or half as many, are used to compute the knob's prices."""
 
@@ -48,10 +52,14 @@ class Used(Struct, frozen=True):
     response: str
     until: float
     """Monotonic time when this is forgotten."""
+    lot: float
+    """Lot of the conversation, see `router.mixture`."""
+    tokens: int
+    """Tokens of prompt and answer, which the tier's prefix cache may hold."""
 
 
 class TierMemory:
-    """One gateway's budgets, and the tiers that its conversations have used."""
+    """One gateway's budgets, lengths of answers, and the tiers that its conversations have used."""
 
     def __init__(self, decisions: DecisionLog | None = None) -> None:
         self.decisions = decisions
@@ -59,6 +67,7 @@ class TierMemory:
         """Every budget that a configuration has had, by its share."""
         self.share: float | None = None
         """Share of the budget in force."""
+        self.lengths = AnswerLengths()
         self.asked: OrderedDict[bytes, str] = OrderedDict()
         """Newest response to a conversation's next message, by the digest of the conversation before that message."""
         self._used: OrderedDict[bytes, Used] = OrderedDict()
@@ -93,15 +102,18 @@ class Tiers:
         router = settings.router
         self._router, self._memory, self._embedder = router, memory, embedder
         self._embedder_timeout = settings.embedder.timeout
-        self._model = read_model(router.model) if router.learnt else None
-        priced = {pool.tier: pool.cost for pool in settings.pools}
-        self._costs = relative([priced[tier] for tier in TIERS if tier in priced])
-        # Prices and averages are a model's even where none is asked.
-        known = self._model or shipped()
-        self._prices = _table(known, self._costs)
-        small, medium, large = known.calibration.mean(axis=0).tolist()
-        self.typical: tuple[float, float, float] = (small, medium, large)
-        """Each tier's share of good answers, averaged over all questions."""
+        self.calibration = calibration(settings)
+        self._model = self.calibration.model
+        self._rates, self._costs = rates(settings)
+        self._mixed = self._prices = mixture.prices(self._costs, NEVER)
+        self._expected: ExpectedCosts | None = None
+        self.typical = mixture.values(self._costs)
+        """Each tier's share of good answers, averaged over all questions; assumed where nothing is learnt."""
+        if self._model is not None:
+            self._expected = ExpectedCosts.learnt(self._rates, self._model)
+            self._prices = _prices(self._model, self._costs, self._expected, _SAMPLE)
+            small, medium, large = self._model.calibration.mean(axis=0).tolist()
+            self.typical = small, medium, large
         share, cheapest = router.budget, self._costs[0]
         if share is not None and share not in memory.budgets:
             knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
@@ -114,6 +126,7 @@ class Tiers:
             costs=self._costs,
             delay_price=router.queue_price,
             model=self._model.version if self._model else "",
+            by_complexity=router.by_complexity,
             escalate=router.escalate,
             escalate_hold=router.escalate_hold,
             escalate_logprob=router.escalate_logprob,
@@ -137,17 +150,19 @@ class Tiers:
         if request.model != AUTO or prepared.adapter is not None:
             return Assessment(seen, complexity, None, embedding)
         prediction = self.predict(seen)
-        if self._model is not None and prediction is not None and prediction.probabilities is not None:
-            if embedding is None:
-                embedding = await self._embed(turn)
-            if embedding is not None:
-                prediction = self._model.predict(seen, embedding)
+        text = _newest(turn)
+        if self._model is not None and prediction is not None and prediction.probabilities and text is not None:
+            judged = canonical(text)
+            vector = embedding if embedding is not None and judged == text else await self._embed(judged)
+            if vector is not None:
+                prediction = self._model.predict(seen, vector)
+            if judged == text:
+                embedding = vector
         before = self._memory.used(_conversation(turn, -1)) if self._router.sticky_seconds else None
         self._notice(turn)
+        lot = before.lot if before else _lot(turn)
         choice = self.choice(
-            seen,
-            complexity,
-            prediction,
+            self.outlook(seen, complexity, prediction, lot=lot, costs=self._expect(prepared, before)),
             quality=request.quality,
             delays=_delays(prepared.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
             offered=tuple(tier for tier in TIERS if tier in coming or tier in {pool.tier for pool in prepared.pools}),
@@ -159,11 +174,45 @@ class Tiers:
         """Predict each tier's success without an embedding."""
         return self._model.predict(seen) if self._model else None
 
-    def choice(
+    def expect(
+        self, inputs: Sequence[float], *, cached: Three = (0.0, 0.0, 0.0), limit: int | None = None
+    ) -> Three | None:
+        """Return what a request is expected to cost; None if answers of these models were not measured.
+
+        For the arguments see `ExpectedCosts.of`.
+        """
+        return self._expected.of(inputs, cached=cached, limit=limit) if self._expected else None
+
+    def outlook(
         self,
         seen: Features,
         complexity: Complexity,
         prediction: Prediction | None,
+        *,
+        lot: float,
+        costs: Three | None,
+    ) -> Outlook:
+        """Return what is believed of a request.
+
+        Args:
+            lot: see `Outlook`.
+            costs: that it is expected to have, if that is known.
+        """
+        router = self._router
+        known = source(prediction, seen.characters, by_complexity=router.by_complexity)
+        return Outlook(
+            source=known,
+            complexity=complexity.score,
+            prediction=prediction,
+            medium_from=router.medium_from,
+            large_from=router.large_from,
+            lot=lot,
+            costs=costs if known is ValueSource.LEARNT else None,
+        )
+
+    def choice(
+        self,
+        outlook: Outlook,
         *,
         quality: int | None = None,
         delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
@@ -171,17 +220,18 @@ class Tiers:
         floor: str | None = None,
     ) -> TierChoice:
         """Choose a tier, see `router.tier.TierChoice`. Args: quality: the request's own value of the quality knob."""
-        router = self._router
-        outlook = Outlook(
-            source(prediction, seen.characters), complexity.score, prediction, router.medium_from, router.large_from
-        )
-        terms = Terms(self._price(quality), self._prices[50], self._costs, router.queue_price, router.explore)
-        draw = random.random() if router.explore else 1.0
+        price, explore = self._alike(self._price(quality), outlook.source), self._router.explore
+        terms = Terms(price, self._prices[50], self._costs, self._router.queue_price, explore)
+        draw = random.random() if explore else 1.0
         return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
     def price(self, quality: int) -> float:
-        """Return the price of cost at a position of the quality knob, from 0 to 100."""
+        """Return the price of cost at a position of the quality knob, from 0 to 100, for what is learnt."""
         return self._prices[quality]
+
+    def at_quality(self, quality: int, choice: TierChoice) -> str:
+        """Return the tier that a position of the knob would have chosen."""
+        return at_price(choice, self._alike(self.price(quality), choice.outlook.source))
 
     def answered(self, answered: Answered, escalation: Escalation | None) -> None:
         """Account for the tier that answered a request that left it open: budget, memory and log."""
@@ -191,21 +241,39 @@ class Tiers:
             return
         if asked.assessment.choice is None:
             return
-        if (share := self._router.budget) is not None:
-            tokens = answered.streamed.usage.total_tokens
-            cost = self._costs[TIERS.index(answered.tier)]
-            if answered.earlier is not None and tokens:
-                # The budget compares with the dearest tier, which would have answered once.
-                first = answered.earlier
-                cost += self._costs[TIERS.index(first.tier)] * first.streamed.usage.total_tokens / tokens
-            self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
+        self._charge(answered)
         if self._router.sticky_seconds and (conversation := _conversation(turn, 0)):
             until = monotonic() + self._router.sticky_seconds
             self._memory.follows(_conversation(turn, -1), turn.id)
-            self._memory.remember(conversation, Used(answered.tier, turn.id, until))
+            lot, tokens = asked.assessment.choice.outlook.lot, answered.streamed.usage.total_tokens
+            self._memory.remember(conversation, Used(answered.tier, turn.id, until, lot, tokens))
         if self._router.log_entries and self._memory.decisions is not None:
             logged = _logged(answered, asked.assessment, asked.assessment.choice, escalation, self.policy.model)
             self._memory.decisions.add(turn.principal.tenant, logged, keep=self._router.log_entries)
+
+    def _charge(self, answered: Answered) -> None:
+        """Account for what an answer cost, and for what the dearest tier's would have cost."""
+        tier, usage = TIERS.index(answered.tier), answered.streamed.usage
+        if (share := self._router.budget) is not None:
+            spent = self._rates[tier].cost(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+            if (first := answered.earlier) is not None:
+                # The dearest tier would have answered once.
+                given = first.streamed.usage
+                rate = self._rates[TIERS.index(first.tier)]
+                spent += rate.cost(given.input_tokens, given.cached_tokens, given.output_tokens)
+            output = usage.output_tokens * self._memory.lengths.ratio(tier)
+            dearest = self._rates[-1].cost(usage.input_tokens, usage.cached_tokens, output)
+            self._memory.budgets[share] = charge(self._memory.budgets[share], spent, dearest)
+        self._memory.lengths = expense.answered(self._memory.lengths, tier, usage.output_tokens)
+
+    def _expect(self, prepared: Prepared, before: Used | None) -> Three | None:
+        """Return what a turn is expected to cost. Args: before: how its conversation was answered last."""
+        lengths: dict[str, int] = {pool.tier: len(prepared.prompts.get(pool.name, ())) for pool in prepared.pools}
+        longest = max(lengths.values(), default=0)
+        held = {before.tier: float(before.tokens)} if before else {}
+        small, medium, large = (held.get(tier, 0.0) for tier in TIERS)
+        inputs = [lengths.get(tier) or longest for tier in TIERS]
+        return self.expect(inputs, cached=(small, medium, large), limit=prepared.turn.request.max_output_tokens)
 
     def _notice(self, turn: Turn) -> None:
         """Record as feedback that this asks an answered question again, in the same words or reworded."""
@@ -217,16 +285,20 @@ class Tiers:
         elif before is not None and self._memory.used(before) and (other := self._memory.asked.get(before)):
             self._memory.decisions.think(tenant, other, "edit")
 
+    def _alike(self, price: float, known: ValueSource) -> float:
+        """Return the price at which requests of this source spend as much as learnt ones do at `price`."""
+        return mixture.alike(price, self._prices, self._mixed) if known is ValueSource.MIXTURE else price
+
     def _price(self, quality: int | None) -> float:
         if quality is not None and self._router.quality_by_request:
-            return self._prices[quality]
+            return self.price(quality)
         if self._router.budget is not None:
             return self._memory.budgets[self._router.budget].price
-        return self._prices[self._router.quality]
+        return self.price(self._router.quality)
 
-    async def _embed(self, turn: Turn) -> Embedding | None:
-        client, text = self._embedder, _newest(turn)
-        if client is None or not client.available or text is None or self._model is None:
+    async def _embed(self, text: str) -> Embedding | None:
+        client = self._embedder
+        if client is None or not client.available or self._model is None:
             return None
         hello = client.hello
         if hello is None or hello.model != self._model.metadata.embedding:
@@ -237,20 +309,6 @@ class Tiers:
             return None
         vector: Embedding = embedded.vectors[0]
         return vector
-
-
-def read_model(path: str | None) -> SuccessModel:
-    """Read the model of success from a file; without a path, return this release's.
-
-    Raises:
-        SettingsError: there is none in the file.
-    """
-    if path is None:
-        return shipped()
-    try:
-        return SuccessModel.read(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"router.model: {path}: {error}") from error
 
 
 def _logged(
@@ -273,12 +331,6 @@ def _logged(
     )
 
 
-@lru_cache(maxsize=4)
-def _table(model: SuccessModel, costs: tuple[float, float, float]) -> tuple[float, ...]:
-    """Return the prices of the quality knob's settings."""
-    return price_table(model.calibration[:: math.ceil(len(model.calibration) / _SAMPLE)], costs)
-
-
 def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
     """Return the thousands of tokens that wait at the least busy engine of each tier."""
     waiting: dict[str, float] = {
@@ -297,6 +349,17 @@ def _newest(turn: Turn) -> str | None:
     return next(said, None)
 
 
+def _lot(turn: Turn) -> float:
+    """Return the lot of a turn that begins a conversation: the same for the same words of the same user."""
+    conversation = _conversation(turn, 0)
+    return mixture.lot(conversation or _whose(turn).encode() + msgspec.json.encode(turn.request.prompt))
+
+
+def _whose(turn: Turn) -> str:
+    principal = turn.principal
+    return f"{principal.tenant}\0{principal.key}\0{principal.user}"
+
+
 def _conversation(turn: Turn, back: int) -> bytes | None:
     """Return a digest of the conversation up to its newest user message (0), or to the one before it (-1).
 
@@ -306,9 +369,7 @@ def _conversation(turn: Turn, back: int) -> bytes | None:
     said = [number for number, message in enumerate(messages) if message.role == "user"]
     if len(said) + back <= 0:
         return None
-    principal = turn.principal
-    whose = f"{principal.tenant}\0{principal.key}\0{principal.user}"
-    return _digest(whose, messages[: said[back - 1] + 1])
+    return _digest(_whose(turn), messages[: said[back - 1] + 1])
 
 
 def _digest(whose: str, messages: Sequence[Message]) -> bytes:

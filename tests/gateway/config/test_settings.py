@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.evaluate import QUESTIONS
 from gateway.config.settings import DEMO_KEY, Settings, SettingsError, demo_settings, load
 from gateway.models.catalogue import catalogue
-from gateway.pipeline.routing.tiers import read_model
-from router.questions import read_questions
-from router.success import shipped
-
-EMBEDDER = "all-MiniLM-L6-v2"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -102,23 +96,6 @@ def test_some_of_the_catalogues_models_may_do(served: str, tiers: list[str]) -> 
     assert [pool.tier for pool in load(environ={"ROUNDHOUSE_MODELS_SERVE": served}).pools] == tiers
     chosen = load(environ={}, options={"models": {"serve": served.split(",")}})
     assert [pool.tier for pool in chosen.pools] == tiers
-
-
-def test_models_of_the_catalogue_have_a_router_that_was_fitted_to_them(tmp_path: Path) -> None:
-    """Others have the one that was fitted to other models; a file that is named comes first."""
-    fitted = load(environ={}).router.model
-    model = read_model(fitted)
-    assert model.version != shipped().version and model.metadata.embedding == EMBEDDER
-    asked = {question.digest for question in read_questions(QUESTIONS.read_bytes())}
-    assert asked == set(model.metadata.digests)
-    assert model.metadata.trained_on.endswith(", ".join(model.name for model in catalogue()))
-    assert load(environ={"ROUNDHOUSE_MODELS_SERVE": "small,large"}).router.model == fitted
-    for other in (
-        load(environ={"ROUNDHOUSE_MODELS_SERVE": ""}),
-        load(write(tmp_path, POOL), environ={}),
-    ):
-        assert other.router.model is None
-    assert load(environ={"ROUNDHOUSE_ROUTER_MODEL": "mine"}).router.model == "mine"
 
 
 def test_with_none_of_them_the_model_of_this_repository_is_served() -> None:

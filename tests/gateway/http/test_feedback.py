@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from gateway.access.identity import Principal
 from gateway.cli.root import main
+from gateway.config.settings import RouterSettings
 from gateway.pipeline.routing.decisions import Compared, preferences, read, read_feedback
 from gateway.protocol.caching import Caching
 from router.tier import TIERS
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served
+from tests.gateway.pipeline.routing.learnt import configuration, learnt_from
 from tests.gateway.pipeline.routing.test_tiers import EXAM
 from tests.gateway.pipeline.turns import DEMO, OTHER, request
 
@@ -45,7 +47,8 @@ async def rate(served: Served, response: str, body: dict[str, Any]) -> httpx2.Re
 
 async def test_a_preference_reaches_the_refit(serve: Serve, tiers: Any, redis_url: str, tmp_path: Path) -> None:
     """With the tiers that have answered, on both sides; it does not count as a rating of one response."""
-    async with serve(engines=tiers) as served:
+    file = learnt_from(tmp_path)
+    async with serve(engines=tiers, router=RouterSettings(model=file)) as served:
         routed = await answered(served)
         small, large = [await answered(served, model=tier) for tier in ("small", "large")]
         said = await rate(served, large, {"rating": "preferred", "over": [routed, small, routed]})
@@ -67,7 +70,7 @@ async def test_a_preference_reaches_the_refit(serve: Serve, tiers: Any, redis_ur
     assert [(each.better, each.worse) for each in found] == [
         ("large", tier) for tier in (decision.tier, "small") if tier != "large"
     ]
-    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, "ROUNDHOUSE_MODELS_SERVE": ""})
+    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, "ROUNDHOUSE_CONFIG": configuration(tmp_path, file)})
     words = ["route", "refit", "--tenant", "demo", "--output", str(tmp_path / "model")]
     result = await asyncio.to_thread(runner.invoke, main, words)
     assert f"0 opinions, {len(found)} comparisons" in result.output

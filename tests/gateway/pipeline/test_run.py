@@ -28,7 +28,7 @@ class TestRoute:
         """A tier's name, a model's name; the reasons are told."""
         tiers = {tier: [engine.address] for tier in ("small", "medium", "large")}
         hard = "Explain step by step why the proof holds, compare both methods and derive the result. " * 3
-        async with serve(engines=tiers) as served:
+        async with serve(engines=tiers, router=RouterSettings(by_complexity=True)) as served:
             chosen = [
                 routes(await run(served, asked))[0]
                 for asked in (request(), request(hard), request(model="medium"), request(model="tiny-large"))

@@ -576,6 +576,8 @@ export interface Outlook {
   prediction?: Prediction | null;
   medium_from?: number;
   large_from?: number;
+  lot?: number;
+  costs?: [number, number, number] | null;
 }
 
 /** A period beside the period of equal length before. */
@@ -1222,4 +1224,4 @@ export interface UserState {
 }
 
 /** The source of the values of tiers. */
-export type ValueSource = "complexity" | "learnt" | "uncertain";
+export type ValueSource = "complexity" | "learnt" | "mixture" | "uncertain";

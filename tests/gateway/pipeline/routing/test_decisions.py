@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
 from gateway.config.settings import RouterSettings, SettingsError
+from gateway.pipeline.routing.calibration import read_model
 from gateway.pipeline.routing.decisions import (
     FEEDBACK_KEY,
     KEY,
@@ -28,7 +29,6 @@ from gateway.pipeline.routing.decisions import (
     read,
     read_feedback,
 )
-from gateway.pipeline.routing.tiers import read_model
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
 from router.refit import read_suite
@@ -36,6 +36,7 @@ from router.success import Basis, Prediction, SuccessModel, shipped
 from router.tier import TIERS, Outlook, ValueSource, choose
 from tests.gateway.conftest import KEY as KEY_OF_DEMO
 from tests.gateway.conftest import EngineThread, Serve
+from tests.gateway.pipeline.routing.learnt import configuration, learnt_from
 from tests.gateway.pipeline.routing.test_tiers import EXAM, HARD
 from tests.gateway.pipeline.turns import request, routes, run
 
@@ -47,15 +48,24 @@ def tiers(engine: EngineThread) -> dict[str, list[str]]:
     return {tier: [engine.address] for tier in ("small", "medium", "large")}
 
 
-async def command(redis_url: str, *words: str) -> Result:
+@pytest.fixture
+def learnt(tmp_path: Path) -> RouterSettings:
+    """A model for the pools of `tiers`."""
+    return RouterSettings(model=learnt_from(tmp_path))
+
+
+async def command(redis_url: str, *words: str, config: str | None = None) -> Result:
     """`roundhouse route <words>`; it has an event loop of its own."""
-    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, "ROUNDHOUSE_MODELS_SERVE": ""})
+    served = {"ROUNDHOUSE_CONFIG": config} if config else {"ROUNDHOUSE_MODELS_SERVE": ""}
+    runner = CliRunner(env={"ROUNDHOUSE_REDIS_URL": redis_url, **served})
     return await asyncio.to_thread(runner.invoke, main, ["route", *words])
 
 
-async def test_a_logged_decision_can_be_made_again_and_holds_no_text(serve: Serve, tiers: Any, redis_url: str) -> None:
+async def test_a_logged_decision_can_be_made_again_and_holds_no_text(
+    serve: Serve, tiers: Any, redis_url: str, learnt: RouterSettings
+) -> None:
     """Of `auto` only; with exploration, whose draw is logged."""
-    async with serve(engines=tiers, router=RouterSettings(explore=0.2)) as served:
+    async with serve(engines=tiers, router=msgspec.structs.replace(learnt, explore=0.2)) as served:
         for text in (HARD, EXAM, "hello xyzzy"):
             await run(served, request(text))
         await run(served, request("named", model="small"))
@@ -76,7 +86,8 @@ async def test_a_decision_that_comes_out_differently_is_reported(serve: Serve, t
         await run(served, request(HARD))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         (entry,) = await read(client, "demo", 1)
-        forged = msgspec.structs.replace(entry, choice=msgspec.structs.replace(entry.choice, tier="small"))
+        other = "large" if entry.choice.tier == "small" else "small"
+        forged = msgspec.structs.replace(entry, choice=msgspec.structs.replace(entry.choice, tier=other))
         await client.xadd(KEY.format(tenant="demo"), {"decision": msgspec.json.encode(forged)})
     result = await command(redis_url, "replay", "--tenant", "demo")
     assert result.exit_code == 1 and entry.response in result.output
@@ -111,9 +122,15 @@ async def test_what_redis_does_not_take_is_written_later(serve: Serve, tiers: An
 
 
 @pytest.mark.parametrize(("quality", "tier"), [("0", "small"), ("100", "large")])
-def test_explain_shows_values_costs_and_the_choice(quality: str, tier: str) -> None:
-    result = CliRunner().invoke(main, ["route", "explain", "--quality", quality, EXAM])
-    assert result.exit_code == 0
+def test_explain_shows_values_costs_and_the_choice(quality: str, tier: str, tmp_path: Path) -> None:
+    """Or why nothing is known of the models."""
+    config = configuration(tmp_path, learnt_from(tmp_path))
+    result = CliRunner().invoke(main, ["route", "explain", "--config", config, "--quality", quality, EXAM])
+    assert result.exit_code == 0, result.output
+    other = configuration(tmp_path, learnt_from(tmp_path, ("others",)))
+    unknown = CliRunner().invoke(main, ["route", "explain", "--config", other, "--quality", quality, EXAM])
+    assert f"chosen: {tier}, by mixture" in unknown.output
+    assert "not calibrated for these models: router.model" in unknown.output
     assert f"chosen: {tier}, by learnt" in result.output
     assert ("cost alone counts" in result.output) == (quality == "0") and "e+0" not in result.output
     for shown in ("value", "cost", "strangeness", "features: words", "small", "medium", "large"):
@@ -165,36 +182,38 @@ async def test_thumbs_know_completions_by_their_ids(serve: Serve, tiers: Any, re
 
 
 async def test_judged_answers_are_those_of_decisions_of_the_same_model(
-    serve: Serve, tiers: Any, redis_url: str
+    serve: Serve, tiers: Any, redis_url: str, learnt: RouterSettings
 ) -> None:
-    """A thumb outweighs what was done next; decisions by complexity say nothing."""
-    async with serve(engines=tiers) as served:
+    """A thumb outweighs what was done next; decisions by no model say nothing."""
+    async with serve(engines=tiers, router=learnt) as served:
         await run(served, request(EXAM))
         await run(served, request(HARD))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
-        by_complexity, learnt = await read(client, "demo", 10)
+        dealt, judged = await read(client, "demo", 10)
     thoughts = [
         Feedback(response=each.response, at=at, signal=signal)
-        for each in (learnt, by_complexity)
+        for each in (judged, dealt)
         for at, signal in ((3, "regenerate"), (2, "up"), (1, "down"))
     ]
-    (answer,) = judged_answers([learnt, by_complexity], thoughts, learnt.model)
-    assert (answer.choice, answer.good) == (learnt.choice, True)
-    assert judged_answers([learnt], thoughts, "another model") == []
-    taken_back = Feedback(response=learnt.response, at=4, signal="withdrawn")
-    (answer,) = judged_answers([learnt], [*thoughts, taken_back], learnt.model)
+    (answer,) = judged_answers([judged, dealt], thoughts, judged.model)
+    assert (answer.choice, answer.good) == (judged.choice, True)
+    assert judged_answers([judged], thoughts, "another model") == []
+    taken_back = Feedback(response=judged.response, at=4, signal="withdrawn")
+    (answer,) = judged_answers([judged], [*thoughts, taken_back], judged.model)
     assert not answer.good, "what was done next counts again"
-    assert judged_answers([learnt], [taken_back], learnt.model) == []
-    slow = Feedback(response=learnt.response, at=5, signal="down", reason="too_slow")
-    assert judged_answers([learnt], [*thoughts, slow], learnt.model) == [], "that is nothing about what was answered"
-    wrong = Feedback(response=learnt.response, at=6, signal="down", reason="wrong")
-    (answer,) = judged_answers([learnt], [*thoughts, slow, wrong], learnt.model)
+    assert judged_answers([judged], [taken_back], judged.model) == []
+    slow = Feedback(response=judged.response, at=5, signal="down", reason="too_slow")
+    assert judged_answers([judged], [*thoughts, slow], judged.model) == [], "that is nothing about what was answered"
+    wrong = Feedback(response=judged.response, at=6, signal="down", reason="wrong")
+    (answer,) = judged_answers([judged], [*thoughts, slow, wrong], judged.model)
     assert not answer.good
 
 
-async def test_a_preference_is_about_both_tiers_of_a_routed_question(serve: Serve, tiers: Any, redis_url: str) -> None:
+async def test_a_preference_is_about_both_tiers_of_a_routed_question(
+    serve: Serve, tiers: Any, redis_url: str, learnt: RouterSettings
+) -> None:
     """By what was believed of them when it was routed; the newest opinion on two answers counts."""
-    async with serve(engines=tiers) as served:
+    async with serve(engines=tiers, router=learnt) as served:
         await run(served, request(EXAM))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         (decision,) = await read(client, "demo", 1)
@@ -246,26 +265,29 @@ async def forget(redis_url: str) -> None:
 
 
 async def test_a_refit_writes_a_model_that_is_no_worse_and_refuses_another(
-    serve: Serve, tiers: Any, redis_url: str, tmp_path: Path
+    serve: Serve, tiers: Any, redis_url: str, tmp_path: Path, learnt: RouterSettings
 ) -> None:
-    async with serve(engines=tiers) as served:
+    async with serve(engines=tiers, router=learnt) as served:
         await run(served, request(EXAM))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         (entry,) = await read(client, "demo", 1)
     file = tmp_path / "model.safetensors"
+    config = configuration(tmp_path, str(learnt.model))
     words = ("refit", "--tenant", "taught", "--output", str(file))
-    nothing = await command(redis_url, *words)
+    unknown = await command(redis_url, *words)
+    assert unknown.exit_code == 1 and "there is nothing to correct" in unknown.output
+    nothing = await command(redis_url, *words, config=config)
     assert nothing.exit_code == 1 and "nothing to learn from" in nothing.output
     await log_opinions(redis_url, entry, lambda said: 1 - said)
-    worse = await command(redis_url, *words)
+    worse = await command(redis_url, *words, config=config)
     assert worse.exit_code == 1 and "worse on the frozen suite" in worse.output and not file.exists()
     await forget(redis_url)
     await log_opinions(redis_url, entry, lambda said: said, explore=1.0)
-    same = await command(redis_url, *words)
+    same = await command(redis_url, *words, config=config)
     assert same.exit_code == 1 and "not have chosen better" in same.output and not file.exists()
     await forget(redis_url)
     await log_opinions(redis_url, entry, lambda said: said)
-    fine = await command(redis_url, *words)
+    fine = await command(redis_url, *words, config=config)
     assert fine.exit_code == 0, fine.output
     assert SuccessModel.read(file.read_bytes()).metadata.corrected_by == 600
     async with serve(engines=tiers, router=RouterSettings(model=str(file))) as served:

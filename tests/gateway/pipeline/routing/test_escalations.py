@@ -28,7 +28,7 @@ from tests.gateway.pipeline.sources.conftest import DEMO, Speaker, ask, end_of, 
 
 pytestmark = pytest.mark.anyio
 
-ON = RouterSettings(escalate=True, escalate_logprob=-2.0, sticky_seconds=0)
+ON = RouterSettings(by_complexity=True, escalate=True, escalate_logprob=-2.0, sticky_seconds=0)
 GOOD = "It keeps what was computed."
 WHY = "Explain step by step why the proof holds."
 REFUSAL = "I'm sorry, but I can't help with that."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from gateway.config.settings import PriceSettings
 from gateway.pipeline.routing.decisions import DecisionLog, LoggedDecision, newest
 from gateway.pipeline.routing.replaying import replay
 from router.success import Basis, Prediction
-from router.tier import NEVER, Outlook, Terms, ValueSource, choose
+from router.tier import NEVER, Outlook, Terms, ValueSource, at_price, choose
 
 COSTS = (0.1, 0.3, 1.0)
 PRICES = {
@@ -58,7 +59,7 @@ def test_another_position_of_the_knob_moves_the_same_tokens() -> None:
     """To the cheapest tier where cost alone counts; to the best where it has no price. Nothing is drawn at random."""
     found = [decision(3, *HARD), decision(2, *EASY, draw=0.15, explore=0.3), decision(1, *EASY)]
     assert [each.tier for each in found] == ["large", "medium", "small"]
-    cheapest, best = replay(found, NEVER, PRICES), replay(found, 0.0, PRICES)
+    cheapest, best = (replay(found, partial(at_price, price=price), PRICES) for price in (NEVER, 0.0))
     assert cheapest.otherwise is not None and best.otherwise is not None
     assert [(each.tier, each.input_tokens) for each in cheapest.otherwise] == [("small", 30)]
     assert [(each.tier, each.input_tokens) for each in best.otherwise] == [("large", 30)]
@@ -75,7 +76,7 @@ def test_reasons_are_counted() -> None:
 
 
 def test_nothing_is_summed_of_an_empty_log() -> None:
-    empty = replay([], 0.2, PRICES)
+    empty = replay([], partial(at_price, price=0.2), PRICES)
     assert (empty.decisions, empty.since, empty.until, empty.changed) == (0, None, None, 0)
     assert empty.answered == empty.otherwise == []
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config.settings import EmbedderSettings, PoolSettings, RouterSettings, Settings
+from gateway.pipeline.routing.calibration import read_model
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
@@ -17,10 +18,10 @@ from gateway.protocol.stream import Routed
 from router import features
 from router.features import extract
 from router.refit import Opinion, refit
-from router.success import shipped
 from router.tier import NOMINAL, TIERS, relative
 from tests.embedder import EmbedderProcess
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
+from tests.gateway.pipeline.routing.learnt import learnt_from
 from tests.gateway.pipeline.turns import OTHER, request, routes, run
 
 pytestmark = pytest.mark.anyio
@@ -41,36 +42,91 @@ async def routed(served: Served, text: str = "hello", **fields: Any) -> Routed:
     return routes(await run(served, request(text, caching=Caching(no_store=True), **fields)))[0]
 
 
-async def test_a_question_like_those_learnt_from_goes_by_what_was_learnt(serve: Serve, tiers: Any) -> None:
+async def test_a_question_like_those_learnt_from_goes_by_what_was_learnt(
+    serve: Serve, tiers: Any, tmp_path: Path
+) -> None:
     """And says how well each tier is expected to answer."""
-    async with serve(engines=tiers) as served:
+    async with serve(engines=tiers, router=RouterSettings(model=learnt_from(tmp_path))) as served:
         route = await routed(served, EXAM)
         chat = await routed(served, HARD)
     assert route.reason == "learnt" and route.probabilities is not None
     assert "expected to be answered well: small" in route.reasons[0]
-    assert (chat.reason, chat.probabilities) == ("complexity", None)
+    assert (chat.reason, chat.probabilities) == ("mixture", None)
+    assert chat.reasons[1] == "it is unlike the questions that success was learnt from"
 
 
 async def test_with_an_embedder_the_choice_rests_on_the_embedding_too(
-    serve: Serve, tiers: Any, embedder: EmbedderProcess
+    serve: Serve, tiers: Any, embedder: EmbedderProcess, tmp_path: Path
 ) -> None:
     """Which changes what is expected, and is the model's own prediction for both."""
+    file = learnt_from(tmp_path)
     async with serve(
-        engines=tiers, embedder=EmbedderSettings(address=f"unix://{embedder.socket}", timeout=30)
+        engines=tiers,
+        embedder=EmbedderSettings(address=f"unix://{embedder.socket}", timeout=30),
+        router=RouterSettings(model=file),
     ) as served:
         client = served.gateway.embedder
         assert client is not None
         await eventually(lambda: client.hello is not None)
-        route = await routed(served, EXAM)
+        route = await routed(served, f"Question: {EXAM}\nAnswer:")
         vector = (await client.embed([EXAM], seconds=30)).vectors[0]
     seen = extract([features.PromptMessage("user", EXAM)])
-    assert route.probabilities == pytest.approx(shipped().predict(seen, vector).probabilities, abs=1e-4)
-    assert route.probabilities != pytest.approx(shipped().predict(seen).probabilities, abs=1e-4)
+    model = read_model(file)
+    assert route.probabilities == pytest.approx(model.predict(seen, vector).probabilities, abs=1e-4)
+    assert route.probabilities != pytest.approx(model.predict(seen).probabilities, abs=1e-4)
 
 
-async def test_it_can_be_switched_off(serve: Serve, tiers: Any) -> None:
-    async with serve(engines=tiers, router=RouterSettings(learnt=False)) as served:
-        assert (await routed(served, EXAM)).reason == "complexity"
+async def test_it_can_be_switched_off_and_complexity_on(serve: Serve, tiers: Any, tmp_path: Path) -> None:
+    file = learnt_from(tmp_path)
+    for by_complexity, reason in ((False, "mixture"), (True, "complexity")):
+        router = RouterSettings(learnt=False, model=file, by_complexity=by_complexity)
+        async with serve(engines=tiers, router=router) as served:
+            assert (await routed(served, EXAM)).reason == reason
+
+
+class TestMixture:
+    """Requests of which nothing is learnt."""
+
+    async def test_what_was_learnt_from_other_models_is_not_used(
+        self, serve: Serve, tiers: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Which is said at the start and in the reasons."""
+        file = learnt_from(tmp_path, ("tiny-small", "tiny-medium", "another"))
+        async with serve(engines=tiers, router=RouterSettings(model=file)) as served:
+            route = await routed(served, EXAM)
+        assert route.reason == "mixture" and "not calibrated for these models" in route.reasons[0]
+        (record,) = [each for each in caplog.records if each.name == "roundhouse.routing"]
+        assert record.getMessage() == "auto is not calibrated for these models"
+        assert "was learnt from tiny-small, tiny-medium, another" in str(vars(record)["why"])
+
+    async def test_a_request_that_comes_again_goes_the_same_way(self, serve: Serve, tiers: Any) -> None:
+        """For the same user, also at another gateway; about as many as the knob says go to each tier."""
+        texts = [f"question {number}" for number in range(60)]
+        runs = []
+        for _ in range(2):
+            async with serve(engines=tiers, router=RouterSettings(sticky_seconds=0)) as served:
+                runs.append([(await routed(served, text)).tier for text in texts])
+        assert runs[0] == runs[1]
+        costs = dict(zip(TIERS, relative(NOMINAL), strict=True))
+        spent = sum(costs[tier] for tier in runs[0]) / len(texts)
+        assert spent == pytest.approx(costs["small"] + 0.5 * (1 - costs["small"]), abs=0.2)
+
+    async def test_a_conversation_keeps_its_lot(self, serve: Serve, tiers: Any) -> None:
+        """So that its tier does not rise with each of its messages."""
+        async with serve(engines=tiers) as served:
+            for number in range(8):
+                said = [Message("user", f"question {number}")]
+                first = await routed(served, messages=tuple(said))
+                for more in range(3):
+                    said += [Message("assistant", "Yes."), Message("user", f"and {more}?")]
+                    assert (await routed(served, messages=tuple(said))).tier == first.tier
+
+    async def test_a_budget_is_kept(self, serve: Serve, tiers: Any) -> None:
+        async with serve(engines=tiers, router=RouterSettings(budget=0.3, sticky_seconds=0)) as served:
+            spent = partial(served.gateway.metrics.registry.get_sample_value, "roundhouse_route_budget_spent_ratio")
+            for number in range(120):
+                await routed(served, f"question {number}", max_output_tokens=1)
+            assert spent() == pytest.approx(0.3, abs=0.08)
 
 
 @pytest.mark.parametrize("text", ["hello", HARD, EXAM])
@@ -88,7 +144,7 @@ async def test_the_knob_of_the_configuration_is_the_same(serve: Serve, tiers: An
 
 
 async def test_a_long_text_that_is_no_chat_goes_to_medium(serve: Serve, tiers: Any) -> None:
-    async with serve(engines=tiers) as served:
+    async with serve(engines=tiers, router=RouterSettings(by_complexity=True)) as served:
         route = await routed(served, "lorem ipsum " * 400)
     assert (route.tier, route.reason) == ("medium", "uncertain")
 
@@ -97,7 +153,7 @@ async def test_a_conversation_does_not_fall_below_a_tier_that_it_has_used(serve:
     """Whoever else begins with the same words has a conversation of his own."""
     first = Message("user", HARD)
     follow_up = (first, Message("assistant", "Because."), Message("user", "thanks"))
-    async with serve(engines=tiers) as served:
+    async with serve(engines=tiers, router=RouterSettings(by_complexity=True)) as served:
         assert (await routed(served, HARD)).tier == "large"
         later = await routed(served, messages=follow_up)
         other = routes(await run(served, request(messages=follow_up, caching=Caching(no_store=True)), OTHER))[0]
@@ -105,14 +161,15 @@ async def test_a_conversation_does_not_fall_below_a_tier_that_it_has_used(serve:
     assert later.tier == "large"
     assert "does not go below it" in " ".join(later.reasons)
     assert (other.tier, anew.tier) == ("small", "small")
-    async with serve(engines=tiers, router=RouterSettings(sticky_seconds=0)) as served:
+    async with serve(engines=tiers, router=RouterSettings(by_complexity=True, sticky_seconds=0)) as served:
         assert (await routed(served, HARD)).tier == "large"
         assert (await routed(served, messages=follow_up)).tier == "small"
 
 
 async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, tiers: Any) -> None:
     """The same hard question again and again: large until the price has risen, then as often as the budget allows."""
-    async with serve(engines=tiers, router=RouterSettings(budget=0.5, sticky_seconds=0)) as served:
+    router = RouterSettings(budget=0.5, sticky_seconds=0, by_complexity=True)
+    async with serve(engines=tiers, router=router) as served:
         spent = partial(served.gateway.metrics.registry.get_sample_value, "roundhouse_route_budget_spent_ratio")
         assert math.isnan(spent() or 0.0)
         chosen = [(await routed(served, HARD)).tier for _ in range(60)]
@@ -126,18 +183,19 @@ async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, 
 
 
 async def test_without_the_medium_tier_there_are_two(serve: Serve, engine: EngineThread) -> None:
-    async with serve(engines={"small": [engine.address], "large": [engine.address]}) as served:
+    engines = {"small": [engine.address], "large": [engine.address]}
+    async with serve(engines=engines, router=RouterSettings(by_complexity=True)) as served:
         assert [(await routed(served, text)).tier for text in ("hello", HARD)] == ["small", "large"]
 
 
 def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -> None:
     """One that was refitted to opinions that find the small tier bad."""
-    file = tmp_path / "router.safetensors"
-    file.write_bytes(refit(shipped(), [Opinion("small", 0.9, 1.0, False)] * 50))
+    learnt, file = learnt_from(tmp_path, ("a", "", "b")), tmp_path / "router.safetensors"
+    file.write_bytes(refit(read_model(learnt), [Opinion("small", 0.9, 1.0, False)] * 50))
     pools = (PoolSettings(tier="small", name="a", model="m"), PoolSettings(tier="large", name="b", model="m"))
     before, after = (
-        Tiers(Settings(pools=list(pools), router=RouterSettings(model=model)), TierMemory(), None)
-        for model in (None, str(file))
+        Tiers(Settings(pools=list(pools), router=RouterSettings(model=path)), TierMemory(), None)
+        for path in (learnt, str(file))
     )
     assert after.typical[0] < 0.9 * before.typical[0]
     assert after.typical[2] == pytest.approx(before.typical[2], abs=0.01)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config.settings import RouterSettings
 from gateway.engines.wanted import LIFETIME, WANTED_KEY
 from gateway.errors import Unavailable
 from gateway.protocol.requests import TurnRequest
@@ -88,7 +89,8 @@ async def test_another_tier_answers_for_auto_where_it_may(
     """The pool is wanted all the same; a turn that names it waits."""
     pool = {**SLEEPS, "when_asleep": "other_tier"}
     tiers: dict[str, list[str]] = {"small": [], "large": [engine.address]}
-    async with serve(engines=tiers, pool=pool) as served, Redis.from_url(redis_url) as redis:
+    router = RouterSettings(by_complexity=True)
+    async with serve(engines=tiers, pool=pool, router=router) as served, Redis.from_url(redis_url) as redis:
         await eventually(lambda: not served.gateway.engines.of_tier("large").asleep)
         [route] = routes(await run(served, request()))
         assert (route.tier, route.reason) == ("large", "fallback")

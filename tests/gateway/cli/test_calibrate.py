@@ -1,10 +1,11 @@
-"""`roundhouse route evaluate`: asks real engines, goes on after an interruption, and writes only what is better."""
+"""`roundhouse route calibrate`: asks real engines, goes on after an interruption, and installs only what is better."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import asking
 from gateway.cli.root import main
-from gateway.pipeline.routing.tiers import read_model
+from gateway.config.settings import load
+from gateway.pipeline.routing.calibration import calibration, installed, read_model
 from router.questions import PoolAnswer, Question, read_questions
 from router.refit import read_suite
 from router.tier import TIERS
@@ -48,12 +50,29 @@ def write_questions(path: Path, prompts: Sequence[str]) -> list[Question]:
     return read_questions(path.read_bytes())
 
 
-async def evaluate(folder: Path, url: str, *words: str, key: str = KEY) -> Result:
-    """Run the command, with its files in `folder`; it has an event loop of its own."""
-    files = {name: str(folder / name) for name in ("questions", "outcomes", "output", "report")}
+def configuration(folder: Path, prices: bool = False) -> Path:
+    """Write a configuration with the pools of the gateway, at prices of dollars a token."""
+    lines = [f'[redis]\ndata = "{folder / "data"}"\n']
+    for number, tier in enumerate(TIERS, 1):
+        lines.append(f'[[pools]]\ntier = "{tier}"\nname = "tiny-{tier}"\nmodel = "m"\ncost = {number}\n')
+        if prices:
+            lines.append(f'[[prices]]\nname = "tiny-{tier}"\ninput = {number * 10**11}\noutput = {number * 10**11}\n')
+    path = folder / "roundhouse.toml"
+    path.write_text("".join(lines))
+    return path
+
+
+async def calibrate(folder: Path, url: str, *words: str, key: str = KEY, answer: str | None = None) -> Result:
+    """Run the command, with its files in `folder`; it has an event loop of its own.
+
+    Args:
+        answer: to the question whether to ask; None: it is not put.
+    """
+    files = {name: str(folder / name) for name in ("questions", "outcomes", "report")}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
-    words = ("route", "evaluate", "--url", url, "--key", key, "--max-tokens", "4", *options, *words)
-    return await asyncio.to_thread(CliRunner().invoke, main, words)
+    options += ["--no-exam", "--config", str(configuration(folder)), *(["--yes"] if answer is None else [])]
+    words = ("route", "calibrate", "--url", url, "--key", key, "--max-tokens", "4", *options, *words)
+    return await asyncio.to_thread(partial(CliRunner().invoke, main, words, input=answer))
 
 
 def answered(folder: Path) -> list[PoolAnswer]:
@@ -65,16 +84,18 @@ async def test_every_tier_is_asked_every_question_and_an_interruption_loses_noth
 ) -> None:
     write_questions(tmp_path / "questions", ["Say one.", "Say two.", "Count to three."])
     async with serve(engines=tiers) as served:
-        first = await evaluate(tmp_path, served.url, "--json")
+        unasked = await calibrate(tmp_path, served.url, answer="n\n")
+        assert unasked.exit_code == 1 and not (tmp_path / "outcomes").exists()
+        first = await calibrate(tmp_path, served.url, "--json")
         assert first.exit_code == 0, first.output
         all_answers = answered(tmp_path)
         kept = (tmp_path / "outcomes").read_bytes().splitlines(keepends=True)
         # As if it was killed while it wrote the sixth answer.
         (tmp_path / "outcomes").write_bytes(b"".join(kept[:5]) + kept[5][:30])
-        again = await evaluate(tmp_path, served.url)
+        again = await calibrate(tmp_path, served.url, answer="y\n")
         assert again.exit_code == 0, again.output
         (tmp_path / "outcomes").write_bytes(b'{"question": 7}\n')
-        broken = await evaluate(tmp_path, served.url)
+        broken = await calibrate(tmp_path, served.url)
     assert sorted((each.pool, each.question) for each in all_answers) == sorted(
         (tier, f"q{number}") for tier in TIERS for number in range(3)
     )
@@ -83,14 +104,28 @@ async def test_every_tier_is_asked_every_question_and_an_interruption_loses_noth
     found = json.loads(first.stdout)
     assert found["questions"] == 3 and found["kinds"] == {"Say": 2, "Count": 1}
     assert [pool["model"] for pool in found["pools"]] == ["tiny-small", "tiny-medium", "tiny-large"]
-    assert found["fitted"] is None and "Too little to fit a model" in found["notes"][-1]
+    assert found["fitted"] is None and "Too little to learn from" in found["notes"][-1]
+    said = "medium (tiny-medium): 1 of 3 questions are left to ask"
+    assert "small (tiny-small): 3 of 3 questions are left to ask" in unasked.output and said in again.output
     assert "small: 3 of 3 questions" in again.stderr and "medium: 2 of 3 questions" in again.stderr
     assert "auto as configured" in again.stdout and "## Pools" in (tmp_path / "report").read_text()
     assert broken.exit_code == 1 and "line 1: Expected `str`, got `int` - at `$.question`" in broken.output
-    assert not (tmp_path / "output").exists()
+    assert not (tmp_path / "data").exists()
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
-async def test_a_model_that_knows_which_tier_is_needed_is_written_and_the_second_time_not_compared(
+async def test_what_asking_costs_is_said_in_dollars(serve: Serve, tiers: Any, tmp_path: Path) -> None:
+    """As far as prices are configured: 24 tokens of prompt and 4 of answer, at 10, 20 and 30 cents a token."""
+    write_questions(tmp_path / "questions", ["Say one, and two."])
+    async with serve(engines=tiers) as served:
+        config = configuration(tmp_path, prices=True)
+        words = ("route", "calibrate", "--url", served.url, "--key", KEY, "--config", str(config), "--max-tokens", "4")
+        files = ("--no-exam", "--questions", str(tmp_path / "questions"), "--outcomes", str(tmp_path / "outcomes"))
+        result = await asyncio.to_thread(partial(CliRunner().invoke, main, (*words, *files), input="n\n"))
+    assert f"at most {28 * 0.6:.2f} dollars" in result.output, result.output
+
+
+async def test_a_model_that_knows_which_tier_is_needed_is_installed_and_the_second_time_not_compared(
     serve: Serve, tiers: Any, tmp_path: Path
 ) -> None:
     """The answers are made up: all tiers are right about short questions, the large one alone about proofs."""
@@ -105,29 +140,35 @@ async def test_a_model_that_knows_which_tier_is_needed_is_written_and_the_second
     ]
     (tmp_path / "outcomes").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     async with serve(engines=tiers) as served:
-        result = await evaluate(tmp_path, served.url, "--json")
+        result = await calibrate(tmp_path, served.url, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["comparison"]["difference"]["low"] > 0 and "was written" in found["notes"][-1]
+    assert found["comparison"]["difference"]["low"] > 0 and "The model was written to" in found["notes"][-1]
     assert [pool["right"]["value"] for pool in found["pools"]] == [0.5, 0.5, 1.0]
     half = next(each for each in found["fitted"]["positions"] if each["quality"] == 50)
     assert half["above"]["low"] > 0
-    model = read_model(str(tmp_path / "output"))
-    assert model.metadata.trained_on == "questions, outcomes of tiny-small, tiny-medium, tiny-large"
-    assert read_suite(model).outcomes.mean(axis=0).tolist() == [0.5, 0.5, 1.0]
-    (tmp_path / "roundhouse.toml").write_text(f'[router]\nmodel = "{tmp_path / "output"}"\n')
+    settings = load(configuration(tmp_path), environ={})
+    model = calibration(settings).model
+    assert model is not None and model is read_model(str(installed(settings)))
+    assert model.metadata.trained_on == "answers of tiny-small, tiny-medium, tiny-large"
+    assert model.metadata.models == ("tiny-small", "tiny-medium", "tiny-large")
+    assert read_suite(model).outcomes.mean(axis=0).tolist() == [0.5, 0.5, 1.0] and len(read_suite(model).outcomes) == 20
     async with serve(engines=tiers) as served:
-        second = await evaluate(tmp_path, served.url, "--config", str(tmp_path / "roundhouse.toml"))
-    assert "was fitted on 100 of these questions" in second.stdout, second.output
+        second = await calibrate(tmp_path, served.url, "--output", str(tmp_path / "named"))
+    assert "knows 100 of these questions" in second.stdout, second.output
+    assert (
+        "set router.model to it" in second.stdout
+        and (tmp_path / "named").read_bytes() == installed(settings).read_bytes()
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "key", "said"),
     [
         (("--pools", "small,large"), KEY, "name three pools, from small to large"),
-        (("--pools", "small,medium,huge"), KEY, "huge cannot be asked: the model 'huge' does not exist"),
+        (("--pools", "small,medium,huge"), KEY, "the configuration has no pool huge"),
+        (("--pools", "small,medium,large"), KEY, "large cannot be asked: the model 'large' does not exist"),
         ((), "wrong", "incorrect API key"),
-        (("--pools", "auto,small,medium"), KEY, "auto did not answer q0 in 12 attempts (the small tier stands in"),
         (("--url", "http://127.0.0.1:1"), KEY, "no server answers at http://127.0.0.1:1"),
         (("--questions", "/nowhere"), KEY, "--questions /nowhere: "),
     ],
@@ -138,5 +179,16 @@ async def test_what_cannot_be_asked_is_said(
     """An answer that another tier gave is none of the pool's."""
     write_questions(tmp_path / "questions", ["Say one."])
     async with serve(engines={tier: [engine.address] for tier in ("small", "medium")}) as served:
-        result = await evaluate(tmp_path, served.url, *words, key=key)
+        result = await calibrate(tmp_path, served.url, *words, key=key)
     assert result.exit_code != 0 and said in result.output, result.output
+
+
+async def test_an_answer_that_another_tier_gave_is_none_of_the_pools(
+    serve: Serve, engine: EngineThread, tmp_path: Path
+) -> None:
+    asked = write_questions(tmp_path / "questions", ["Say one."])
+    async with serve(engines={"small": [engine.address]}) as served:
+        pools = asking.Asking(served.url, KEY, ("auto",), 4, 1)
+        async with pools.client() as client:
+            with pytest.raises(asking.AskError, match=r"auto did not answer q0 in 12 attempts \(the small tier stands"):
+                await asking.ask_all(client, pools, asked, tmp_path / "outcomes", lambda pool, done: None)

@@ -1,4 +1,4 @@
-"""Shows what `roundhouse route evaluate` found: tables for the terminal, and the same as Markdown."""
+"""Shows what `roundhouse route calibrate` found: tables for the terminal, and the same as Markdown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _pools(found: TierEvaluation) -> TableSection:
     costs = " : ".join(f"{cost:.3g}" for cost in found.costs)
     below = [each.pool for each in found.pools if each.above < 0]
     text = (
-        f"{found.questions} questions. Cost: tokens times the pool's cost ({costs}), as a share of the dearest pool's."
+        f"{found.questions} questions. Cost: of the tokens ({costs} for a token), as a share of the dearest pool's."
         " Frontier: right answers less those of the best mixture of the other pools for the same cost."
         f" An oracle that knows the cheapest right answer: {found.oracle.right:.0%} for {found.oracle.spent:.0%}."
     )
@@ -84,7 +84,7 @@ def _knob(auto: AutoFigures, title: str) -> TableSection:
         for each in auto.positions
     ]
     header = ("quality", "cost", "right", "coin", "above the coin, points", " / ".join(TIERS))
-    text = f"{auto.model}; it knows {auto.familiar:.0%} of the questions, others go by their complexity."
+    text = f"{auto.model}; it knows {auto.familiar:.0%} of the questions."
     return TableSection(title, header, rows, text)
 
 
@@ -125,9 +125,9 @@ def show(found: TierEvaluation, console: Console) -> None:
             console.print(escape(section.text), soft_wrap=True)
 
 
-def markdown(found: TierEvaluation, heading: str) -> str:
-    """Return all tables as a page."""
-    lines = [f"# {heading}"]
+def markdown(found: TierEvaluation, heading: str, picture: str) -> str:
+    """Return all tables as a page. Args: picture: name of the file with the plot."""
+    lines = [f"# {heading}", "", f"![Right answers over cost]({picture})"]
     for section in sections(found):
         if section.rows:
             lines += ["", f"## {section.title.capitalize()}", "", _row(section.header)]
