@@ -109,6 +109,7 @@ docs: ## write the generated pages of docs/ anew
 	$(BIN)/python -m gateway.reference docs
 	$(BIN)/python -m tests.engine.grammar.suite
 	$(BIN)/python -m tests.engine.composition_page > docs/composition.md
+	$(BIN)/python -m tests.gateway.upstreams.conformance_page > docs/upstreams-conformance.md
 
 diagrams: $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot)) ## draw the pictures of docs/ anew (needs graphviz)
 

@@ -41,7 +41,7 @@ BACKLOG = 512
 """Clients that may connect at once: a unix socket refuses the next one, where TCP would let it wait."""
 
 
-class Upstream(asyncio.Protocol):
+class ModelServer(asyncio.Protocol):
     """`POST /v1/chat/completions` with `stream: true`, and nothing else, without a framework in the way.
 
     Args:
@@ -150,7 +150,7 @@ class StubEngine:
 async def serve(chunks: int, http: int, frames: Path, token: int, ttft: float, itl: float) -> None:
     """Serve until the process is ended; says `ready` on standard output first."""
     loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Upstream(chunks, ttft, itl), "127.0.0.1", http, backlog=BACKLOG)
+    await loop.create_server(lambda: ModelServer(chunks, ttft, itl), "127.0.0.1", http, backlog=BACKLOG)
     async with contextlib.AsyncExitStack() as stack:
         for tier in TIERS:
 

@@ -21,13 +21,14 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Collection, Sequence
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 import msgspec
 from websockets.exceptions import WebSocketException
 
 from engine.client.generation import EngineGone, Generation, RequestInvalid, UnreadableOutput
 from engine.client.link import Link
+from engine.client.upstream import GenerateOptions
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate, client_context
 from engine.wire import (
@@ -42,7 +43,6 @@ from engine.wire import (
     Cancel,
     Follow,
     Generate,
-    Grammar,
     Hello,
     Load,
     ModelInfo,
@@ -51,7 +51,6 @@ from engine.wire import (
     Ready,
     SamplingParams,
     ServerFrame,
-    ServiceClass,
     Step,
     decode_server_frame,
     encode,
@@ -60,22 +59,6 @@ from engine.wire import (
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 5.0
-
-
-class GenerateOptions(TypedDict, total=False):
-    """Fields of `engine.wire.Generate` that a caller may name."""
-
-    adapter: str | None
-    salt: bytes
-    grammar: Grammar | None
-    tenant: str
-    weight: float
-    service: ServiceClass
-    queue_timeout: float | None
-    timeout: float | None
-    speculate: bool
-    request_id: str
-    traceparent: str
 
 
 class ProtocolError(Exception):

@@ -124,6 +124,12 @@ class TextProcessor:
         self.renderer.close()
         _tried.add(self.digest)
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of the tokenizer's tokens; a model may have room for more."""
+        size: int = self._tokenizer.get_vocab_size()
+        return size
+
     @cached_property
     def digest(self) -> str:
         """Digest that is equal for checkpoints in which a conversation has the same token ids."""
@@ -250,6 +256,11 @@ class TextProcessor:
         Control tokens spelled out in `text` are recognised: a plain prompt is the caller's own.
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Return token ids of a text that stands inside another one, as `encode` does."""
+        (ids,) = self._encode_inside(self._tokenizer, [text])
         return ids
 
     def decode(self, tokens: Sequence[int], skip_special: bool = True) -> str:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from engine.adapters.registry import AdapterRegistry, RegistryError
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.manifest import manifest_path
 from engine.checkpoint.opening import open_checkpoint
-from engine.client.engine_client import EngineClient
+from engine.text.processor import TextProcessor
 from gateway import __version__
 from gateway.cli.check_result import PATIENCE, CheckResult
 from gateway.cli.engine_checks import announced, scaling
@@ -40,6 +41,7 @@ from gateway.processes import redis_server
 from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
 from gateway.storage.connect import connect, redis_url
+from gateway.upstreams.connecting import connector
 
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
 _EXAMINATION = 120.0
@@ -252,17 +254,27 @@ def _redis_binary() -> CheckResult:
 async def _engine(settings: Settings, pool: PoolSettings, address: str) -> CheckResult:
     name = f"engine of {pool.tier}"
     try:
-        tls, server_name = settings.engine_tls.files(), settings.engine_tls.server_name
-        async with EngineClient(address, tls=tls, server_name=server_name) as client, asyncio.timeout(PATIENCE):
-            await client.wait_connected()
+        tls = settings.engine_tls
+        client_of = await asyncio.to_thread(connector, pool, tls, partial(TextProcessor.from_path, pool.model))
     except SettingsError as error:
         return CheckResult("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")
+    except (ValueError, OSError) as error:
+        return CheckResult("services", name, str(error), "broken", "correct pools.model")
+    client = client_of(address, tls.server_name)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await client.start()
+            await client.wait_connected()
     except TimeoutError:
-        remedy = "start it (roundhouse engine serve --help), or correct pools.engines"
+        how = "roundhouse engine serve --help" if pool.dialect == "roundhouse" else "docs/upstreams.md"
+        remedy = f"start it ({how}), or correct pools.engines"
         return CheckResult("services", name, f"{address} does not answer", "broken", remedy)
+    finally:
+        await client.aclose()
     info = client.info
     assert info is not None
-    return CheckResult("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
+    what = f"{info.dtype} on {info.device}" if info.dtype else info.device
+    return CheckResult("services", name, f"{info.name} at {address}, {what}")
 
 
 def kernels(program: str = "kernels.doctor") -> list[CheckResult]:

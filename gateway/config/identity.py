@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from msgspec import Meta
 
 from engine.tls import Certificate, client_context
 from gateway.config.origin import LOOPBACK
+from gateway.config.secret_file import read_secret
 from gateway.records.directory import Scope
 from gateway.records.section import Seconds, Section, SettingsError
 
@@ -85,14 +85,7 @@ class IssuerSettings(Section, frozen=True):
         """
         if self.client_secret_file is None:
             return None
-        where = f"identity.issuers: {self.name}: client_secret_file"
-        try:
-            secret = Path(self.client_secret_file).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{where}: {self.client_secret_file} cannot be read: {error}") from None
-        if not secret:
-            raise SettingsError(f"{where}: {self.client_secret_file} is empty")
-        return secret
+        return read_secret(self.client_secret_file, f"identity.issuers: {self.name}: client_secret_file")
 
 
 class IdentitySettings(Section, frozen=True):
@@ -111,7 +104,8 @@ class IdentitySettings(Section, frozen=True):
 
 
 class EngineTlsSettings(Section, frozen=True):
-    """Certificates for engines at wss:// addresses, see [operating.md](operating.md#engines-on-other-machines)."""
+    """Certificates for engines at wss:// addresses, see [operating.md](operating.md#engines-on-other-machines), and for
+    [other servers](upstreams.md) at https:// addresses."""
 
     ca: Annotated[
         str | None, Meta(description="Authorities that sign engines' certificates (PEM); empty: the machine's.")

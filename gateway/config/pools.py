@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from engine.wire import PolicyName
+from gateway.config.redis import without_secrets
+from gateway.config.secret_file import read_secret
 from gateway.config.windows import PoolWindow
 from gateway.models.catalogue import Sha256
 from gateway.records.section import Positive, Seconds, Section, SettingsError
@@ -15,6 +19,7 @@ from scale.schedule import bounds_at
 from scale.signals import PoolBounds
 
 Tier = Literal["small", "medium", "large"]
+DialectName = Literal["roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang"]
 Quantization = Literal["off", "int8", "w8a16", "int4"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
@@ -40,8 +45,22 @@ class PoolSettings(Section, frozen=True):
         ),
     ] = "strict"
     engines: Annotated[
-        list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
+        list[str],
+        Meta(
+            description="ws://, wss:// or unix:// addresses of running engines, or http(s):// addresses of servers of "
+            "another `dialect`; empty: `serve` starts an engine."
+        ),
     ] = []
+    dialect: Annotated[
+        DialectName,
+        Meta(
+            description="What its `engines` are: ours, or [servers of another project](upstreams.md). `model` is then "
+            "only read for its tokenizer and chat template."
+        ),
+    ] = "roundhouse"
+    api_key_file: Annotated[
+        str | None, Meta(description="File with the key that servers of another `dialect` want; empty: they want none.")
+    ] = None
     registered: Annotated[
         bool,
         Meta(
@@ -203,6 +222,21 @@ class PoolSettings(Section, frozen=True):
         return not (self.engines or self.registered)
 
     @property
+    def api_key(self) -> str | None:
+        """Key for its servers, read from its file each time, which may be exchanged; None: they want none.
+
+        Raises:
+            SettingsError: the file cannot be read, or holds no key.
+        """
+        if self.api_key_file is None:
+            return None
+        where = f"pools: {self.name}: api_key_file"
+        key = read_secret(self.api_key_file, where)
+        if not re.fullmatch(r"[\x21-\x7e]+", key):  # in a header it would be refused with a message that holds it
+            raise SettingsError(f"{where}: {self.api_key_file} holds no key: use letters, digits and signs of ASCII")
+        return key
+
+    @property
     def scaled(self) -> bool:
         """Whether a controller decides how many engines it has."""
         return self.max_replicas is not None
@@ -246,9 +280,7 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
     if len(set(tiers)) != len(tiers):
         raise SettingsError("pools: two pools serve the same tier")
     for pool in pools:
-        for address in pool.engines:
-            if not address.startswith(("ws://", "wss://", "unix://")):
-                raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
+        _check_engines(pool)
         _check_replicas(pool)
         if pool.quantize != "off" and pool.dtype != "bfloat16":
             raise SettingsError(
@@ -259,6 +291,35 @@ def check_pools(pools: Sequence[PoolSettings]) -> None:
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
                 f"({pool.max_running})"
             )
+
+
+def _check_engines(pool: PoolSettings) -> None:
+    """Raises SettingsError: an address is none, or its engines are of another dialect than it says."""
+    schemes: tuple[str, ...]
+    if pool.dialect == "roundhouse":
+        schemes, form = ("ws", "wss", "unix"), "ws(s)://host:port or unix:///path"
+        if pool.api_key_file is not None:
+            raise SettingsError(f"pools: api_key_file of the {pool.tier} pool needs another dialect")
+    else:
+        schemes, form = ("http", "https"), "http(s)://host:port"
+        if not pool.engines or pool.registered:
+            raise SettingsError(
+                f"pools: the {pool.tier} pool is of {pool.dialect} servers, which `serve` does not start and which do "
+                "not announce themselves: name their addresses in engines, and leave out registered"
+            )
+        _ = pool.api_key  # refused now rather than at the first request
+    for address in pool.engines:
+        if not _is_address(address, schemes):
+            raise SettingsError(f"pools: engines: {without_secrets(address)!r} is no address; use {form}")
+
+
+def _is_address(address: str, schemes: Sequence[str]) -> bool:
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in schemes and "@" not in parts.netloc and bool(parts.hostname or parts.scheme == "unix")
 
 
 def _check_replicas(pool: PoolSettings) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from engine.client.engine_client import EngineClient
+from engine.client.upstream import Upstream
 from engine.registration import Lease
 from engine.wire import Blocks, ModelInfo
 from gateway.engines.merge import EnginePlace
@@ -26,7 +26,7 @@ _UNSET = ReplicaControl(name="-")
 class Engine:
     """One replica of a pool's model."""
 
-    def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
+    def __init__(self, name: str, pool: Pool, client: Upstream, breaker: Breaker) -> None:
         """Args: name: until the engine has told the id of its process, and of older ones, which tell none."""
         self.name = name
         """Public name: the id of the process that is there now, or was last, unless another replica has it. Addresses
@@ -107,7 +107,7 @@ class Engine:
             self.errors = ErrorRate()
             self.pool.placer.forget(former)
             self.pool.renamed(self, former)
-        if (load := self.client.load) is not None:
+        if (load := self.client.load) is not None and load.total_blocks:
             self.pool.placer.index.resize(self.name, load.total_blocks + load.host_blocks)
 
     def hand_on(self) -> int:

@@ -126,7 +126,8 @@ class Heartbeat:
             replica.predicted_queue_seconds = round(load.predicted_queue_seconds, 3)
             replica.tokens_per_second = round(self._speeds[engine.name].update(load.output_tokens, now), 1)
             replica.kv_cached = round(load.cached_blocks / blocks, 3)
-            replica.kv_used = round(1 - (load.free_blocks + load.cached_blocks) / blocks, 3)
+            if load.total_blocks:  # not every server tells
+                replica.kv_used = round(1 - (load.free_blocks + load.cached_blocks) / blocks, 3)
             replica.adapters = len(load.adapters or ())
         return replica
 

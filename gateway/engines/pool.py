@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
 
 from engine.client.encoder import ConversationEncoder
-from engine.client.engine_client import EngineClient
 from engine.registration import Lease
 from engine.text.processor import TextProcessor
 from engine.wire import ModelInfo
-from gateway.background import failure_reporter
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
@@ -24,6 +21,7 @@ from gateway.engines.placement import Placer
 from gateway.engines.pool_model import PoolModel
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
+from gateway.upstreams.connecting import connector
 from router.health import Breaker
 from router.in_flight import AnswerLength
 from router.replica import ReplicaPolicy
@@ -52,7 +50,7 @@ class Pool:
     ) -> None:
         """
         Args:
-            tls: for engines at wss:// addresses.
+            tls: for engines at wss:// and https:// addresses.
 
         Raises:
             SettingsError: a file that it names cannot be used.
@@ -61,6 +59,7 @@ class Pool:
         """Folder or GGUF file of the checkpoint."""
         self.tier = settings.tier
         self.name = settings.name
+        self.dialect = settings.dialect
         self.model = PoolModel(self.name, self.path, settings.yarn_factor)
         self.text = TextProcessor.from_path(self.path)
         self.encoder = ConversationEncoder(self.text)
@@ -89,7 +88,7 @@ class Pool:
         """Most turns that this gateway sends to the pool at the same time; 0: any number."""
         self.answer_length = AnswerLength()
         self._server_name = tls.server_name
-        self._connect = partial(EngineClient, tls=tls.files(), on_fault=failure_reporter("engine connections"))
+        self._connect = connector(settings, tls, lambda: self.text)
         self.configure(settings, router)
         self.arrange(taken=())
 
@@ -163,7 +162,7 @@ class Pool:
             else Engine(
                 id if id and not self.taken(id, None) else next(free),
                 self,
-                self._connect(place.address, server_name=place.server_name),
+                self._connect(place.address, place.server_name),
                 Breaker(failures=1, pause=1.0),
             )
             for place, id in places.items()

@@ -39,7 +39,7 @@ class Engines:
         """Read every pool's tokenizer.
 
         Args:
-            tls: for engines at wss:// addresses.
+            tls: for engines at wss:// and https:// addresses.
             coming: tiers whose models are not here, which others change; `add` makes their pools.
 
         Raises:

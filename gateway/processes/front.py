@@ -112,7 +112,8 @@ class OneProcess:
 
     async def notes(self) -> list[str]:
         """See `Front`."""
-        return [line for pool in self._gateway.engines.pools for line in _bounded(pool)]
+        own = [pool for pool in self._gateway.engines.pools if _of_this_host(pool)]
+        return [line for pool in own for line in _bounded(pool)]
 
     @property
     def _gateway(self) -> Gateway:
@@ -134,6 +135,10 @@ async def _answering(pool: Pool) -> list[str]:
     while not (pool.may_sleep or any(engine.client.connected for engine in pool.engines)):  # noqa: ASYNC110
         await asyncio.sleep(0.1)  # engines may announce themselves, for which there is no event
     return _bounded(pool)
+
+
+def _of_this_host(pool: Pool) -> bool:
+    return any(engine.client.address.startswith("unix://") for engine in pool.engines)
 
 
 def _bounded(pool: Pool) -> list[str]:

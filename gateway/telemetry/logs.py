@@ -56,7 +56,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     root.setLevel(settings.level.upper())
     # Access logs hold addresses of pages and clients, and every turn has a line of its own.
     logging.getLogger("uvicorn.access").disabled = True
-    for chatty in ("uvicorn.error", "websockets"):
+    for chatty in ("uvicorn.error", "websockets", "httpx2"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
 
 

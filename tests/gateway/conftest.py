@@ -218,7 +218,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         redis_options: dict[str, Any] | None = None,
         **sections: Any,
     ) -> Settings:
-        pools = [
+        pools = sections.pop("pools", None) or [
             PoolSettings(
                 **{"tier": tier, "name": f"tiny-{tier}", "model": str(model), "engines": addresses, **(pool or {})}
             )

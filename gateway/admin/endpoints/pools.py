@@ -90,6 +90,8 @@ class PoolState(Struct, frozen=True):
 
     tier: str
     model: str
+    dialect: str
+    """What its engines are: `roundhouse`, or a server of another project."""
     context_length: int
     revisions: list[str]
     """Digests of the model's files, as its engines have reported them; normally one."""
@@ -220,7 +222,7 @@ async def _pool(call: Call, pool: Pool) -> PoolState:
         _replica(engine, controls.get(engine.name) or ReplicaControl(name=engine.name)) for engine in pool.engines
     ]
     size = None if record is None else PoolSize.of(pool.tier, record)
-    return PoolState(pool.tier, pool.name, pool.context, pool.revisions, replicas, size)
+    return PoolState(pool.tier, pool.name, pool.dialect, pool.context, pool.revisions, replicas, size)
 
 
 def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:

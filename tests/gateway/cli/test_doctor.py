@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from engine.client.engine_client import EngineClient
 from gateway.cli import examination
 from gateway.cli.check_result import CheckResult
 from gateway.cli.root import main
 from gateway.config.settings import DEMO
 from gateway.processes import redis_server
 from tests.gateway.conftest import EngineThread, Serve
+from tests.gateway.upstreams.doubles import Vllm, listening
 
 _MODEL = DEMO / "model"
 _CPU = [CheckResult("cpu", "kernels", "amx: the best that this CPU has"), CheckResult("cuda", "device", "none")]
@@ -44,8 +46,11 @@ class Installation:
         pools = f'[[pools]]\ntier = "small"\nname = "mine"\nmodel = "{model}"\n{pool}\n[[tenants]]\nname = "acme"\n'
         self.file.write_text("\n".join(lines) + "\n" + redis + pools)
 
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(main, ["doctor", "--config", str(self.file), "--json", *words])
+
     def examine(self, *words: str, broken: bool = False) -> dict[str, dict[str, Any]]:
-        result = CliRunner().invoke(main, ["doctor", "--config", str(self.file), "--json", *words])
+        result = self.run(*words)
         assert result.exit_code == (1 if broken else 0), result.output
         found = {finding["name"]: finding for finding in json.loads(result.stdout)}
         assert all(finding["remedy"] for finding in found.values() if finding["state"] != "ok")
@@ -144,6 +149,22 @@ async def test_a_gateway_and_an_engine_that_run_are_as_they_should_be(
     assert (found["port"]["state"], found["port"]["value"]) == ("ok", f"a gateway runs at 127.0.0.1:{port}")
     assert found["redis"]["state"] == "ok" and redis_url in found["redis"]["value"]
     assert found["engine of small"]["value"].startswith("tiny at ")
+
+
+@pytest.mark.anyio
+async def test_a_server_of_another_project_says_what_it_serves(
+    installation: Installation, engine: EngineThread, model: Path
+) -> None:
+    async with EngineClient(engine.address) as behind:
+        await behind.wait_connected()
+        async with listening(Vllm(behind).app) as address:
+            pool = f'dialect = "vllm"\nengines = ["{address}", "http://127.0.0.1:9"]'
+            installation.write("[server]\nport = 0", model=model, pool=pool)
+            result = await asyncio.to_thread(installation.run)
+    found = [each for each in json.loads(result.stdout) if each["name"] == "engine of small"]
+    assert [each["state"] for each in found] == ["ok", "broken"]
+    assert found[0]["value"] == f"org/tiny at {address}, vllm"
+    assert "docs/upstreams.md" in found[1]["remedy"]
 
 
 def test_a_redis_that_does_not_answer_is_broken_and_its_password_stays_secret(installation: Installation) -> None:

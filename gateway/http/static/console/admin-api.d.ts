@@ -673,6 +673,7 @@ export interface PoolSize {
 export interface PoolState {
   tier: string;
   model: string;
+  dialect: string;
   context_length: number;
   revisions: string[];
   replicas: ReplicaState[];

@@ -1,0 +1,1 @@
+"""Servers of other projects behind this gateway: their protocols as data, and one client for all of them."""

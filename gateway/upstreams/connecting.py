@@ -1,0 +1,35 @@
+"""Connects a pool to its servers, whatever they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from engine.client.engine_client import EngineClient
+from engine.client.upstream import Upstream
+from engine.text.processor import TextProcessor
+from gateway.background import failure_reporter
+from gateway.config.identity import EngineTlsSettings
+from gateway.config.settings import PoolSettings
+from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.http import HttpUpstream
+from gateway.upstreams.pages import ServerAccess
+
+Connect = Callable[[str, str | None], Upstream]
+"""Makes the client of a server, given its address and the name that its certificate is for."""
+
+
+def connector(pool: PoolSettings, tls: EngineTlsSettings, text: Callable[[], TextProcessor]) -> Connect:
+    """Return what makes the clients of a pool's servers.
+
+    Args:
+        text: returns the pool's tokenizer, which engines of ours do not need.
+
+    Raises:
+        SettingsError: a file of `tls` cannot be used.
+    """
+    files, on_fault = tls.files(), failure_reporter("engine connections")
+    if pool.dialect == "roundhouse":
+        return lambda address, name: EngineClient(address, tls=files, server_name=name, on_fault=on_fault)
+    make = partial(HttpUpstream, dialect=DIALECTS[pool.dialect], text=text(), on_fault=on_fault)
+    return lambda address, name: make(address, access=ServerAccess(lambda: pool.api_key, files, name))

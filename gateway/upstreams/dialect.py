@@ -1,0 +1,117 @@
+"""What a gateway has to know of a kind of server in order to have it continue token ids. Data, no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta, Struct
+
+from engine.wire import FinishReason, GrammarKind, TokenIdLogprob
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+"""Token id in a server's event: what tokenizers can look up."""
+Encode = Callable[[Any], Any]
+"""Turns the value of one of our parameters into the server's."""
+
+
+def as_it_is(value: Any) -> Any:
+    """Return the value: the server means the same by it."""
+    return value
+
+
+class Parameter(Struct, frozen=True):
+    """A sampling parameter, as the server knows it."""
+
+    name: str
+    encode: Encode = as_it_is
+
+
+class UpstreamError(Struct, frozen=True):
+    """What a server says of a failure; the status is that of HTTP, 0 if it is not known."""
+
+    message: str = "it does not say why"
+    code: int | str | None = None
+
+    @property
+    def status(self) -> int:
+        return self.code if isinstance(self.code, int) else 0
+
+
+class AnswerChunk(Struct, frozen=True):
+    """What one event of a server's stream says of an answer."""
+
+    tokens: Sequence[int] = ()
+    """Token ids: those that are new, the last of them, or all so far; `count` tells."""
+    count: int | None = None
+    """Number of tokens of the answer so far; None: `tokens` are those that are new."""
+    text: str = ""
+    """Text of all new tokens, where `tokens` may lack some of them."""
+    logprobs: Sequence[TokenIdLogprob] = ()
+    """Log-probabilities of `tokens`, if they were asked for."""
+    finish: FinishReason | None = None
+    cached: int | None = None
+    """Tokens of the prompt that came from the server's prefix cache, if it has said so."""
+    error: UpstreamError | None = None
+
+
+class AnswerEvent(Protocol):
+    """A typed event of a server's stream."""
+
+    def chunk(self) -> AnswerChunk:
+        """Return what it says."""
+
+
+class ServerDescription(Struct, frozen=True):
+    """What a server says of itself."""
+
+    model: str
+    """Name under which it serves its model."""
+    context: int
+    """Most tokens of prompt and output together."""
+    identity: str
+    """Text that changes with the model, as far as the server tells."""
+    cache_tokens: int = 0
+    """Tokens that its KV cache holds; 0 if it does not say."""
+
+
+class ServerDialect(Struct, frozen=True, kw_only=True):
+    """The protocol of a kind of server."""
+
+    name: str
+    generate: str
+    """Path that continues a prompt."""
+    health: str
+    """Path that answers 200 while the server takes requests."""
+    about: tuple[str, ...]
+    """Paths whose bodies `describe` reads."""
+    describe: Callable[..., ServerDescription]
+    """Reads the bodies at `about`; raises `msgspec.MsgspecError` or `ValueError` if they make no sense."""
+    metrics: Mapping[str, str]
+    """Names at `/metrics` of what `gateway.upstreams.load` counts."""
+    prompt: str
+    """Name of the field with the prompt's token ids."""
+    model: str | None
+    """Name of the field with the model's name, if there is one."""
+    constants: Mapping[str, Any]
+    """Fields of every request."""
+    sampling: Mapping[str, Parameter]
+    """Parameters of `engine.wire.SamplingParams` that the server has."""
+    ignored: frozenset[str] = frozenset()
+    """Parameters that the server lacks, and that are left out whatever their value."""
+    within: str | None = None
+    """Name of the object that holds sampling parameters and grammars; None: the request itself."""
+    logprobs: Callable[[int], Mapping[str, Any]]
+    """Fields that ask for the log-probabilities of so many tokens beside the chosen one."""
+    grammars: Mapping[GrammarKind, Callable[[str], Mapping[str, Any]]]
+    """Fields that ask for an answer in a grammar, given its source; kinds that are not here are refused."""
+    salt: str | None = None
+    """Name of the field whose value keeps prefixes apart; None: all tenants share the server's prefix cache."""
+    event: type[AnswerEvent]
+
+
+def any_of(choices: str) -> list[str]:
+    """Return the texts of a grammar of choices."""
+    found: list[str] = json.loads(choices)
+    return found

@@ -1,0 +1,375 @@
+"""The gateway's side of a server of another project: many streams over HTTP, tokens in and out. asyncio, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Unpack
+
+import httpx2
+import msgspec
+
+from engine.cache.prefix_keys import BLOCK_SIZE
+from engine.client.generation import EngineGone, EngineOverloaded, Generation, RequestFailed, UnreadableOutput
+from engine.client.upstream import GenerateOptions
+from engine.text.processor import TextProcessor
+from engine.wire import Blocks, Generate, Load, ModelInfo, Output, SamplingParams
+from gateway.records.section import SettingsError
+from gateway.upstreams.body import request_body
+from gateway.upstreams.dialect import ServerDescription, ServerDialect
+from gateway.upstreams.pages import UNREADABLE, ServerAccess, ServerPages, Unhealthy, opened, read_body
+from gateway.upstreams.reading import ChunkReader
+from gateway.upstreams.refusal import refusal
+
+logger = logging.getLogger("roundhouse.engines")
+
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
+_LOOK = 1.0
+"""Seconds between two looks at whether the server is healthy."""
+_PAUSE = 60.0
+"""Seconds between two tokens after which an answer counts as lost."""
+_END = "[DONE]"
+_EXPECTED = (Unhealthy, SettingsError, httpx2.HTTPError, OSError, *UNREADABLE)
+"""Exceptions that end a connection without a fault of ours."""
+
+
+class HttpUpstream:
+    """Asks one server. Looks each second whether it is healthy, and comes back whenever it is again.
+
+    A server that does not say that it is healthy for `silence` seconds counts as dead, with all its answers.
+    """
+
+    tells_blocks = False
+
+    def __init__(
+        self,
+        address: str,
+        dialect: ServerDialect,
+        text: TextProcessor,
+        access: ServerAccess,
+        *,
+        silence: float = 10.0,
+        on_fault: Callable[[], None] = lambda: logger.exception("a fault of ours"),
+    ) -> None:
+        """
+        Args:
+            address: http:// or https://, without a path unless the server is behind one.
+            text: tokenizer of the server's model.
+            on_fault: called while an exception that nobody expected is being handled.
+        """
+        self.address = address
+        self.server_name = access.server_name
+        self.id = ""
+        self.on_ready: Callable[[], None] = lambda: None
+        self.info: ModelInfo | None = None
+        self.load: Load | None = None
+        self._dialect = dialect
+        self._events = msgspec.json.Decoder(dialect.event)
+        self._text = text
+        self._access = access
+        self._extensions = {} if access.server_name is None else {"sni_hostname": access.server_name}
+        self._silence = silence
+        self._on_fault = on_fault
+        self._http: httpx2.AsyncClient | None = None
+        self._connected, self._look = asyncio.Event(), asyncio.Event()
+        self._live: dict[str, tuple[Generation, asyncio.Task[None]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Tasks of answers that nobody wants any more, whose connections are being closed."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._next_id = 0
+        self._output_tokens = self._prompt_tokens = 0
+        self._blocks = 0
+        self._trouble = ""
+        """Why the server could not be used last."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """See `Upstream`."""
+        return self._connected.is_set()
+
+    @property
+    def resumes(self) -> bool:
+        """See `Upstream`. A sampled answer goes on with other draws: these servers do not key them by position."""
+        return self.connected
+
+    @property
+    def leaving(self) -> bool:
+        """See `Upstream`: no such server says so."""
+        return False
+
+    @property
+    def live(self) -> int:
+        """See `Upstream`."""
+        return len(self._live)
+
+    async def idle(self) -> None:
+        """See `Upstream`."""
+        await self._idle.wait()
+
+    async def start(self) -> None:
+        """See `Upstream`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"server {self.address}")
+
+    async def aclose(self) -> None:
+        """See `Upstream`."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def wait_connected(self) -> None:
+        """See `Upstream`."""
+        await self._connected.wait()
+
+    def retry(self) -> None:
+        """See `Upstream`."""
+        self._look.set()
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        text: TextProcessor | None = None,
+        stop: Sequence[str] = (),
+        shown: Collection[int] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """See `Upstream`."""
+        http, model = self._ready(started=False)
+        request = Generate(self._new_id(), list(prompt_ids), sampling, **options)
+        body = request_body(request, self._dialect, model)
+        generation = Generation(request, self._cancel, text=text, stop=stop, shown=shown)
+        self._begin(http, generation, request, body)
+        return generation
+
+    def resume(self, generation: Generation) -> None:
+        """See `Upstream`."""
+        http, model = self._ready(started=True)
+        if generation.request.grammar is not None:
+            raise EngineGone("this server cannot go on in the middle of a grammar", started=True)
+        request = generation.rest(self._new_id())
+        self._begin(http, generation, request, request_body(request, self._dialect, model))
+        generation.resume(request.id, self._cancel)
+
+    def hand_on(self) -> int:
+        """See `Upstream`."""
+        going = [generation for generation, _ in self._live.values() if generation.started]
+        for generation in going:
+            generation.fail(EngineGone(f"server {self.address} is drained", started=True, leaving=True))
+        return len(going)
+
+    def announce(self, adapter: str) -> None:
+        """See `Upstream`: it has no adapters."""
+
+    def pin(self, adapters: Sequence[str]) -> None:
+        """See `Upstream`: it has no adapters."""
+
+    def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
+        """See `Upstream`: it does not tell its blocks."""
+
+    def _ready(self, *, started: bool) -> tuple[httpx2.AsyncClient, ModelInfo]:
+        if self._http is None or self.info is None or not self.connected:
+            raise EngineGone(f"server {self.address} is not connected", started=started)
+        return self._http, self.info
+
+    def _new_id(self) -> str:
+        self._next_id += 1
+        return str(self._next_id)
+
+    def _begin(self, http: httpx2.AsyncClient, generation: Generation, request: Generate, body: dict[str, Any]) -> None:
+        self._prompt_tokens += len(request.prompt)
+        task = asyncio.create_task(self._answer(http, generation, request, body), name=f"answer of {self.address}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        self._live[request.id] = generation, task
+        self._idle.clear()
+
+    def _cancel(self, id: str) -> None:
+        """Forget a generation that needs no more output, and close its connection, which ends it in the server."""
+        found = self._live.pop(id, None)
+        if not self._live:
+            self._idle.set()
+        if found is not None and found[1] is not asyncio.current_task():
+            found[1].cancel()
+
+    async def _answer(
+        self, http: httpx2.AsyncClient, generation: Generation, request: Generate, body: dict[str, Any]
+    ) -> None:
+        """Feed a generation with its stream; whatever goes wrong ends that generation only."""
+        reader = ChunkReader(request, self._text)
+        failure: Exception | None = None
+        try:
+            async with asyncio.timeout(request.timeout) as whole:
+                await self._stream(http, generation, reader, request, body)
+        except TimeoutError:
+            if whole.expired():
+                generation.feed(Output(request.id, finish="timeout"))
+            else:
+                failure = self._too_slow(generation, reader)
+        except (EngineGone, RequestFailed) as error:
+            failure = error
+        except (httpx2.HTTPError, OSError, Unhealthy) as error:
+            self._look.set()
+            failure = self._gone(generation, f"broke off: {type(error).__name__}")
+        except UNREADABLE as error:
+            logger.warning("server %s cannot be read: %s", self.address, error)
+            failure = self._gone(generation, "sends what cannot be read")
+        except Exception as error:
+            self._on_fault()
+            failure = UnreadableOutput(started=generation.started)
+            failure.__cause__ = error
+        if failure is not None:
+            generation.fail(failure)
+
+    def _too_slow(self, generation: Generation, reader: ChunkReader) -> Exception:
+        if reader.begun:
+            return self._gone(generation, f"has said nothing for {_PAUSE:g} s")
+        return EngineOverloaded("the model's server has not begun to answer in time", started=False)
+
+    def _gone(self, generation: Generation, what: str) -> EngineGone:
+        return EngineGone(f"server {self.address} {what}", started=generation.started)
+
+    async def _stream(
+        self,
+        http: httpx2.AsyncClient,
+        generation: Generation,
+        reader: ChunkReader,
+        request: Generate,
+        body: dict[str, Any],
+    ) -> None:
+        """
+        Raises:
+            EngineGone, RequestFailed: the server refuses the request, or has not ended its answer.
+            httpx2.HTTPError, msgspec.MsgspecError, ValueError, TimeoutError: see their names.
+        """
+        clock = asyncio.get_running_loop().time
+        # How long the request waits in the server shows in its first token only.
+        async with (
+            asyncio.timeout(request.queue_timeout) as limit,
+            http.stream(
+                "POST",
+                self._dialect.generate,
+                content=msgspec.json.encode(body),
+                headers={"content-type": "application/json", "accept": "text/event-stream"},
+                extensions=self._extensions,
+                timeout=httpx2.Timeout(None, connect=self._silence),
+            ) as response,
+        ):
+            if response.status_code != 200:
+                raise refusal(response.status_code, response.headers, await read_body(response), self.address)
+            generation.feed(Output(request.id))
+            async for event in httpx2.EventSource(response):
+                if event.data == _END:
+                    break
+                chunk = self._events.decode(event.data).chunk()
+                if chunk.error is not None:
+                    raise refusal(chunk.error.status, {}, event.data.encode(), self.address, started=generation.started)
+                output = reader.read(chunk)
+                if output is not None:
+                    limit.reschedule(clock() + _PAUSE)
+                    self._output_tokens += len(output.tokens)
+                    generation.feed(output)
+                if request.id not in self._live:
+                    return  # it ended here, at a stop string or its limit: closing the connection ends it there
+        last = reader.end()
+        if last is None:
+            raise self._gone(generation, "has not ended its answer")
+        generation.feed(last)
+
+    async def _run(self) -> None:
+        backoff = _FIRST_BACKOFF
+        while True:
+            served = False
+            try:
+                async with await asyncio.to_thread(opened, self.address, self._access, self._silence) as http:
+                    server = ServerPages(http, self._dialect, self._extensions)
+                    try:
+                        await self._introduce(server)
+                        served, backoff = True, _FIRST_BACKOFF
+                        while True:
+                            await self._wait(_LOOK)
+                            await server.check()
+                            self.load = await self._measured(server)
+                    finally:
+                        await self._lose()
+            except Exception as reason:  # whatever it was, the server is looked for again
+                self._report(reason, served=served)
+            await self._wait(backoff * random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def _report(self, reason: Exception, *, served: bool) -> None:
+        """Log why the server cannot be used, once for each reason."""
+        what = f"{type(reason).__name__}: {reason}"
+        # That it is not up yet is no fault to report; anything unexpected is.
+        quiet = not served and (isinstance(reason, httpx2.TransportError) or what == self._trouble)
+        self._trouble = what
+        logger.log(logging.DEBUG if quiet else logging.WARNING, "server %s cannot be used: %s", self.address, what)
+        if not isinstance(reason, _EXPECTED):
+            self._on_fault()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until it is worth to look at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look.wait()
+        self._look.clear()
+
+    async def _introduce(self, server: ServerPages) -> None:
+        """Learn what the server serves, then take requests for it."""
+        await server.check()
+        found = await server.describe()
+        self._http, self.info = server.http, self._model(found)
+        self._blocks = found.cache_tokens // BLOCK_SIZE
+        self.load = await self._measured(server)
+        self.on_ready()
+        self._connected.set()
+
+    def _model(self, found: ServerDescription) -> ModelInfo:
+        text, dialect = self._text, self._dialect.name
+        identity = f"{dialect}\n{found.identity}\n{text.digest}"
+        return ModelInfo(
+            name=found.model,
+            revision=hashlib.blake2b(identity.encode(), digest_size=16).hexdigest(),
+            context=found.context,
+            vocabulary=text.vocabulary,
+            eos_token_ids=text.eos_token_ids,
+            block_size=BLOCK_SIZE,
+            device=dialect,
+            dtype="",
+        )
+
+    async def _measured(self, server: ServerPages) -> Load:
+        """Return the server's load; what its metrics do not say is what this gateway knows."""
+        counts = {"running": self.live, "prompt_tokens": self._prompt_tokens, "output_tokens": self._output_tokens}
+        counts |= await server.metrics()
+        return Load(
+            running=counts["running"],
+            waiting=counts.get("waiting", 0),
+            waiting_tokens=0,
+            total_blocks=self._blocks,
+            free_blocks=self._blocks,
+            cached_blocks=0,
+            prefix_hit_tokens=0,
+            prompt_tokens=counts["prompt_tokens"],
+            output_tokens=counts["output_tokens"],
+            preemptions=counts.get("preemptions", 0),
+            step_seconds=0.0,
+        )
+
+    async def _lose(self) -> None:
+        """Fail every live request, because the server is gone."""
+        self._connected.clear()
+        self._http = self.load = None
+        for generation, _ in [*self._live.values()]:
+            generation.fail(self._gone(generation, "went away"))
+        if self._ending:
+            await asyncio.wait({*self._ending}, timeout=self._silence)

@@ -1,0 +1,117 @@
+"""Opens connections to a server, and reads the pages on which it tells of itself: whether it is healthy, what it
+serves, and its load."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+from engine.tls import Certificate, client_context
+from gateway.upstreams.dialect import ServerDescription, ServerDialect
+from gateway.upstreams.load import read_metrics
+
+_MAX_BODY = 64 * 1024
+_MAX_METRICS = 1024 * 1024
+"""Most bytes of pages that are read."""
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What is raised for a text that is not what it should be."""
+
+
+class Unhealthy(Exception):
+    """The server takes no requests, or does not speak its dialect."""
+
+
+class ServerAccess(Struct, frozen=True):
+    """How a server is reached."""
+
+    key: Callable[[], str | None]
+    """Reads the key that it wants, at each connection; it never reaches a log."""
+    tls: Certificate | None = None
+    """Who we are and whom to trust; None: the machine's authorities."""
+    server_name: str | None = None
+    """Name that its certificate is for; None: the host of the address."""
+
+
+class ServerPages:
+    """The pages of one server."""
+
+    def __init__(self, http: httpx2.AsyncClient, dialect: ServerDialect, extensions: Mapping[str, Any]) -> None:
+        """Args: extensions: of every request, see httpx2."""
+        self.http = http
+        self._dialect = dialect
+        self._extensions = dict(extensions)
+
+    async def check(self) -> None:
+        """
+        Raises:
+            Unhealthy: the server says that it takes no requests.
+            httpx2.HTTPError: it says nothing.
+        """
+        await self._page(self._dialect.health)
+
+    async def describe(self) -> ServerDescription:
+        """Return what the server serves.
+
+        Raises:
+            Unhealthy, httpx2.HTTPError: as `check`.
+            msgspec.MsgspecError, ValueError: it does not speak its dialect.
+        """
+        return self._dialect.describe(*[await self._page(path) for path in self._dialect.about])
+
+    async def metrics(self) -> dict[str, int]:
+        """Return what the server's metrics count; nothing if it has none: it serves without them as well.
+
+        Raises:
+            httpx2.HTTPError: as `check`.
+        """
+        with contextlib.suppress(Unhealthy, *UNREADABLE):
+            return read_metrics((await self._page("/metrics", _MAX_METRICS)).decode(), self._dialect.metrics)
+        return {}
+
+    async def _page(self, path: str, most: int = _MAX_BODY) -> bytes:
+        async with self.http.stream("GET", path, extensions=self._extensions) as response:
+            if response.status_code != 200:
+                raise Unhealthy(f"{path} answers {response.status_code}")
+            return await read_body(response, most)
+
+
+def opened(address: str, access: ServerAccess, patience: float) -> httpx2.AsyncClient:
+    """Return what asks a server until it is lost: keys and certificates may have been renewed since the last time.
+
+    Args:
+        patience: seconds that it may take to answer with a page.
+
+    Raises:
+        SettingsError, ValueError: a file cannot be used.
+    """
+    key = access.key()
+    return httpx2.AsyncClient(
+        base_url=address,
+        headers={} if key is None else {"authorization": f"Bearer {key}"},
+        verify=ssl.create_default_context() if access.tls is None else client_context(access.tls),
+        # Shorter than servers keep them: a request on a connection that is just being closed would be lost.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=2.0),
+        timeout=patience,
+        # Where requests go is the configuration's to say: not a server's, nor the environment's.
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+async def read_body(response: httpx2.Response, most: int = _MAX_BODY) -> bytes:
+    """
+    Raises:
+        Unhealthy: the body is larger than that.
+    """
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > most:
+            raise Unhealthy(f"{response.url.path} answers with more than {most} bytes")
+    return bytes(body)

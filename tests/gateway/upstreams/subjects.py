@@ -1,0 +1,116 @@
+"""The servers whose conformance is tested, each with a tokenizer and a way to look into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import httpx2
+
+from engine.client.engine_client import EngineClient
+from engine.client.upstream import Upstream
+from engine.text.processor import TextProcessor
+from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.http import HttpUpstream
+from gateway.upstreams.pages import ServerAccess
+from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
+from tests.ports import free_port
+
+SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang")
+SILENCE = 30.0
+"""Seconds after which a silent server counts as dead, on a machine that may be busy."""
+
+
+@dataclass
+class Subject:
+    """A running server."""
+
+    name: str
+    address: str
+    text: TextProcessor
+    running: Callable[[], Awaitable[int]]
+    """Returns how many requests the server runs now, as it says itself."""
+    long: int
+    """Tokens of an answer that takes long, within its context."""
+
+    def client(self, address: str | None = None, silence: float = SILENCE) -> Upstream:
+        """Return a client of the server, or of a proxy before it."""
+        address = address or self.address
+        if self.name == "roundhouse":
+            return EngineClient(address, silence=silence)
+        access = ServerAccess(lambda: None)
+        return HttpUpstream(address, DIALECTS[self.name], self.text, access, silence=silence)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, address: str | None = None, silence: float = SILENCE) -> AsyncIterator[Upstream]:
+        """Return a client that has connected."""
+        client = self.client(address, silence)
+        await client.start()
+        try:
+            await client.wait_connected()
+            yield client
+        finally:
+            await client.aclose()
+
+
+@cache
+def processor(model: Path) -> TextProcessor:
+    """A model's tokenizer, which all tests share."""
+    return TextProcessor.from_path(model)
+
+
+@contextlib.contextmanager
+def llama_server(model: Path, *keys: str) -> Iterator[str]:
+    """Run llama.cpp's own server; gives its address once it serves."""
+    module = "tests.gateway.upstreams.llama_server"
+    command = [sys.executable, "-m", module, str(model), str(free_port()), *keys]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
+        try:
+            assert process.stdout is not None
+            ready, _, _ = select.select([process.stdout], [], [], 120)
+            assert ready, "llama.cpp's server did not start"
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+@contextlib.asynccontextmanager
+async def of_roundhouse(address: str, model: Path) -> AsyncIterator[Subject]:
+    async with EngineClient(address) as watching:
+
+        async def running() -> int:
+            return watching.load.running if watching.load else 0
+
+        await watching.wait_connected()
+        yield Subject("roundhouse", address, processor(model), running, long=3000)
+
+
+@contextlib.asynccontextmanager
+async def of_llama_cpp(dialect: str, address: str, model: Path) -> AsyncIterator[Subject]:
+    async with httpx2.AsyncClient(base_url=address) as http:
+
+        async def running() -> int:
+            return sum(slot["is_processing"] for slot in (await http.get("/slots")).json())
+
+        yield Subject(dialect, address, processor(model), running, long=900)
+
+
+@contextlib.asynccontextmanager
+async def of_double(kind: type[Vllm] | type[Sglang], engine: str, model: Path) -> AsyncIterator[Subject]:
+    async with EngineClient(engine) as client:
+        await client.wait_connected()
+        double = kind(client)
+
+        async def running() -> int:
+            return double.running
+
+        async with listening(double.app) as address:
+            name = "vllm" if kind is Vllm else "sglang"
+            yield Subject(name, address, processor(model), running, long=3000)
