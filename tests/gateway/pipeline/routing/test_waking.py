@@ -56,7 +56,7 @@ async def test_a_turn_for_a_sleeping_pool_waits_until_it_wakes(
         assert turn.log.routed is not None and turn.log.routed.reason == "waking"
         await board.announce(FIRST, engine.address)
         events = await reading
-        assert [(route.reason, route.replica) for route in routes(events)] == [("waking", ""), ("complexity", FIRST)]
+        assert [(route.reason, route.replica) for route in routes(events)] == [("waking", ""), ("mixture", FIRST)]
         assert isinstance(events[-1], Finished) and events[-1].usage.output_tokens == 4
         await until_wanted(redis, 0)
         assert gateway.wanted.waiting("small") == 0
