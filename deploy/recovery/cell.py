@@ -116,7 +116,8 @@ class LocalCell:
                 process.kill()  # the kernel ends the children of `serve` with it
         for process in self._processes:
             await process.wait()
-        shutil.rmtree(self.folder)
+        while self.folder.exists():  # Redis may delete its socket at the same time
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def _log(self) -> Path:

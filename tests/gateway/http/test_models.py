@@ -24,7 +24,8 @@ async def test_names_are_auto_tiers_and_models(serve: Serve, engine: EngineThrea
     assert {model.to_dict()["context_length"] for model in models} == {CONTEXT}
     assert {model.to_dict()["type"] for model in models} == {"chat"}
     assert all(model.object == "model" and model.created > 0 and model.owned_by for model in models)
-    assert answered == ["tiny-small", "tiny-small", "tiny-large", "tiny-small", "tiny-large"]
+    assert answered[0] in ("tiny-small", "tiny-large")
+    assert answered[1:] == ["tiny-small", "tiny-large", "tiny-small", "tiny-large"]
 
 
 async def test_prices_are_told_where_it_is_known_who_answers(serve: Serve, engine: EngineThread) -> None:

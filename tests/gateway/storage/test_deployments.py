@@ -52,7 +52,9 @@ async def test_a_cluster_of_three_nodes(serve: Serve, engine: EngineThread, capl
             node.ask("CONFIG RESETSTAT")
         await run(serve, engine, cluster_url(nodes))
         assert not {"CROSSSLOT", "MOVED", "ASK"} & set().union(*(errors(node) for node in nodes))
-        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+        # Nothing was learnt from the models of this test.
+        told = {record.message for record in caplog.records if record.levelno >= logging.WARNING}
+        assert told <= {"auto is not calibrated for these models"}
         assert all(node.ask("DBSIZE") for node in nodes)
 
 

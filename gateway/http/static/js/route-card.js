@@ -72,8 +72,7 @@ function facts(turn, tiers) {
   const rows = [];
   if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
   if (route.options?.length > 0) rows.push(row("Tiers", optionTable(route.options)));
-  const judged = route.reason === "complexity" && route.complexity !== null;
-  if (judged) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
+  if (route.reason === "complexity" && route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
   const hit = route.cache === "hit" ? HITS[route.cache_reason ?? ""] : undefined;
   rows.push(row("Cache", hit ?? CACHE[route.cache] ?? route.cache));
   if (route.replica && route.cache !== "hit") rows.push(row("Replica", route.replica));

@@ -27,6 +27,7 @@
  * @property {string} tier
  * @property {string} model
  * @property {string} replica
+ * @property {string} reason the one that decided, as a word
  * @property {string[]} reasons
  * @property {number | null} complexity
  * @property {TierOption[]} options what the tiers came to; none if the question named its tier

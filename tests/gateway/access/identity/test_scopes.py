@@ -26,6 +26,8 @@ PUBLIC = {
     "/healthz",
     "/metrics",
     "/readyz",
+    "/s/static",
+    "/s/{share_id}",
     "/static",
     "/ui/config.json",
     "/version",
