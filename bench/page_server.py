@@ -54,7 +54,7 @@ class PageServer:
             ]
         )
         self.app.state.gateway = SimpleNamespace(
-            settings=demo_settings(), arrivals=ArrivalState(), signed_in=self._nobody
+            settings=demo_settings(), arrivals=ArrivalState(), caller=self._nobody
         )
 
     @contextlib.contextmanager
