@@ -53,9 +53,7 @@ class PageServer:
                 WebSocketRoute("/v1/responses", self._socket),
             ]
         )
-        self.app.state.gateway = SimpleNamespace(
-            settings=demo_settings(), arrivals=ArrivalState(), caller=self._nobody
-        )
+        self.app.state.gateway = SimpleNamespace(settings=demo_settings(), arrivals=ArrivalState(), caller=self._nobody)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[str]:
