@@ -23,6 +23,7 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from msgspec import Struct
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Response as Answered
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -100,7 +101,8 @@ PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
 
 NETWORK = ("Failed to load resource", "WebSocket connection to")
-"""Messages of the browser itself about connections that tests cut and requests that tests have refused."""
+"""Messages of the browser itself about connections that tests cut and requests that tests have refused. Files of the
+pages are never refused: `Visit` looks at their answers."""
 
 
 class Visit:
@@ -120,6 +122,11 @@ class Visit:
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._on_console)
         page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        page.on("response", self._on_response)
+
+    def _on_response(self, response: Answered) -> None:
+        if "/static/" in response.url and response.status >= 400:
+            self.faults.append(f"{response.status} for {response.url}")
 
     def _on_console(self, said: ConsoleMessage) -> None:
         if said.type == "error" and not said.text.startswith(NETWORK):

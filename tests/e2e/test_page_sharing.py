@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import msgspec
+import pytest
 import redis
 from playwright.sync_api import Browser, Page, expect
 
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
 from gateway.turns.shares import DATA_KEY
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
 from tests.e2e.page import answered, ask, connected
 from tests.redis_bytes import dumped
 
@@ -42,8 +44,8 @@ def conversation(tab: Visit, server: ScriptedServer) -> None:
 
 
 @contextlib.contextmanager
-def read(browser: Browser, address: str, key: str = "") -> Iterator[Page]:
-    with visit(browser, address.split("/s/")[0]) as tab:
+def read(browser: Browser, address: str, key: str = "", **options: Any) -> Iterator[Page]:
+    with visit(browser, address.split("/s/")[0], **options) as tab:
         if key:
             tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{key}')")
         tab.page.goto(address)
@@ -78,6 +80,26 @@ def test_read_by_who_has_the_address_and_a_key(browser: Browser, server: Scripte
             expect(page.locator(".question p")).to_have_text([f"about {SECRET}", "and then?"])
             expect(page.locator(".markdown strong")).to_have_text([SECRET])
             expect(page.locator(".markdown code")).to_have_text(["code"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_looks_like_a_conversation(
+    browser: Browser, server: ScriptedServer, scheme: Literal["light", "dark"]
+) -> None:
+    """With the style sheets of the chat page, and with its buttons that copy code; axe finds nothing."""
+    server.pipeline.answers["show"] = Answer(text="$x$\n\n```python\nprint(1)\n```\n")
+    with visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        ask(tab.page, "show")
+        answered(tab.page)
+        address = share(tab)
+    with read(browser, address, KEY, color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"]) as page:
+        expect(page.locator(".code")).to_have_css("border-style", "solid")
+        expect(page.locator(".question")).to_have_css("align-items", "flex-end")
+        expect(page.locator("math")).to_have_count(1)
+        assert violations(page) == []
+        page.get_by_role("button", name="Copy").press("Enter")
+        page.wait_for_function("navigator.clipboard.readText().then((text) => text === 'print(1)\\n')")
 
 
 def test_who_has_no_key_is_asked_for_one(browser: Browser, server: ScriptedServer) -> None:

@@ -22,6 +22,7 @@ from gateway.http import page
 from router.route import ComingTier
 
 VENDOR = page.STATIC / "vendor"
+PAGES = sorted(path.relative_to(page.STATIC).as_posix() for path in page.STATIC.rglob("*.html"))
 
 pytestmark = pytest.mark.anyio
 
@@ -159,7 +160,23 @@ def test_vendored_packages_name_version_source_and_licence(package: dict[str, An
     assert any(Path(path).name == "LICENSE" for path in package["files"])
 
 
-@pytest.mark.parametrize("name", ["index.html", "shared.html", "admin/index.html", "admin/api/index.html"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_names_files_that_are_there(name: str) -> None:
+    """A style sheet that is missing would be seen by people only."""
+    named = re.findall(r'(?:src|href)="static/([^"]+)"', (page.STATIC / name).read_text("utf-8"))
+    assert named
+    assert [each for each in named if not (page.STATIC / each).is_file()] == []
+
+
+def test_pages_draw_the_same_symbols() -> None:
+    """The page of shared conversations has some of those of the chat page: each page brings its own along."""
+    chat, shared = ((page.STATIC / name).read_text("utf-8") for name in ("index.html", "shared.html"))
+    symbols = re.findall(r"<symbol .*?</symbol>", shared, re.DOTALL)
+    assert symbols
+    assert [each for each in symbols if each not in chat] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_nothing_inline(name: str) -> None:
     """The policy would refuse it: scripts and styles are files, and no element has a style or a handler."""
     html = (page.STATIC / name).read_text("utf-8")

@@ -4,7 +4,7 @@
  */
 
 import { styled } from "./dom.js";
-import { copiesSources } from "./sealed.js";
+import { copiesCode, copiesSources, copyBy } from "./sealed.js";
 import { TurnView } from "./turn-view.js";
 
 /** @type {Record<string, string>} */
@@ -51,6 +51,7 @@ export class LogView {
     this.comparison = null;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
+    copiesCode(log);
     copiesSources(log);
     log.addEventListener("click", (event) => {
       const target = /** @type {Element} */ (event.target);
@@ -66,7 +67,7 @@ export class LogView {
       else if (action === "later") this.#walk(view, 1, onwalk);
       else if (action === "rate" || action === "reason") this.#rate(view, button);
       else if (action === "compare") this.#compare(view);
-      else this.#copy(view, button, action);
+      else if (action === "copy-answer") copyBy(button, view.turn.text);
     });
   }
 
@@ -190,38 +191,11 @@ export class LogView {
       label.className = className;
     }, 1500);
   }
-
-  /** @param {TurnView} view @param {HTMLElement} button @param {string} action */
-  async #copy(view, button, action) {
-    const code = button.closest(".code")?.querySelector("code")?.textContent ?? "";
-    const text = action === "copy-code" ? code : view.turn.text;
-    const label = button.querySelector("span") ?? button;
-    label.textContent = (await copy(text)) ? "Copied" : "Not allowed";
-    setTimeout(() => (label.textContent = "Copy"), 1500);
-  }
 }
 
 async function loadComparison() {
   const [loaded] = await Promise.all([import("./comparison.js"), styled("../css/comparison.css")]);
   return loaded;
-}
-
-/** Put text on the clipboard; whether that worked. @param {string} text */
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Over plain HTTP from another machine browsers have no clipboard API, or the user said no.
-    const area = document.createElement("textarea");
-    area.value = text;
-    area.className = "visually-hidden";
-    document.body.append(area);
-    area.select();
-    const copied = document.execCommand("copy");
-    area.remove();
-    return copied;
-  }
 }
 
 /**

@@ -1,4 +1,4 @@
-/** What sealed elements of an answer get: colours for code, formulas as MathML. Libraries are loaded when needed. */
+/** What sealed elements of an answer get: colours for code, formulas as MathML, copies. Libraries load when needed. */
 
 import { patch, styled } from "./dom.js";
 
@@ -96,6 +96,49 @@ function draw(temml, formula) {
     temml.render(tex, formula, { displayMode: formula.classList.contains("display"), throwOnError: true, ...LIMITS });
   } catch {
     formula.textContent = source; // no TeX that is known
+  }
+}
+
+/**
+ * The buttons of blocks of code copy them.
+ *
+ * @param {HTMLElement} element
+ */
+export function copiesCode(element) {
+  element.addEventListener("click", ({ target }) => {
+    const button = /** @type {Element} */ (target).closest("[data-action='copy-code']");
+    const code = button?.closest(".code")?.querySelector("code");
+    if (button && code) copyBy(button, code.textContent ?? "");
+  });
+}
+
+/**
+ * Put a text on the clipboard; the button that was pressed says for a moment whether that worked.
+ *
+ * @param {Element} button
+ * @param {string} text
+ */
+export async function copyBy(button, text) {
+  const label = button.querySelector("span") ?? button;
+  label.textContent = (await copied(text)) ? "Copied" : "Not allowed";
+  setTimeout(() => (label.textContent = "Copy"), 1500);
+}
+
+/** @param {string} text @returns {Promise<boolean>} whether it is on the clipboard */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Over plain HTTP from another machine browsers have no clipboard API, or the user said no.
+    const area = document.createElement("textarea");
+    area.value = text;
+    area.className = "visually-hidden";
+    document.body.append(area);
+    area.select();
+    const taken = document.execCommand("copy");
+    area.remove();
+    return taken;
   }
 }
 

@@ -3,7 +3,7 @@
 import { ApiFailure, authorization, request } from "./api.js";
 import { keyDialog, themeSwitch } from "./bar.js";
 import { byId, el } from "./dom.js";
-import { copiesSources } from "./sealed.js";
+import { copiesCode, copiesSources } from "./sealed.js";
 import { decrypted } from "./sharing.js";
 import { remembered, storageOf } from "./storage.js";
 import { AnswerText, NOTES, questionParts } from "./turn-text.js";
@@ -23,6 +23,7 @@ const AWAY = "The server cannot be reached. Try again in a moment.";
 
 const key = remembered(storageOf("sessionStorage"), "key");
 themeSwitch(byId("theme"), remembered(storageOf("localStorage"), "theme"));
+copiesCode(byId("log"));
 copiesSources(byId("log"));
 
 const askForKey = keyDialog(
