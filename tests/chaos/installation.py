@@ -187,9 +187,11 @@ output = 1000000
             if status == 200:
                 self.ids[number] = gateway_of(answer["id"]) or ""
                 return
-            if monotonic() > deadline:
+            gateway = self.gateways[number]
+            assert gateway.process is not None
+            if gateway.process.returncode is not None or monotonic() > deadline:
                 self.kept = True
-                raise TimeoutError(f"gateway {number} ({self.gateways[number].log}) answers {status}: {answer}")
+                raise TimeoutError(f"gateway {number} ({gateway.log}) answers {status}: {answer}")
             await asyncio.sleep(0.2)
 
     async def ask(

@@ -81,6 +81,23 @@ async def test_ending_ends_while_redis_hangs(model: Path, tmp_path: Path) -> Non
             assert asyncio.all_tasks() == before
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_it_starts_while_redis_is_full(first: bool, model: Path, tmp_path: Path) -> None:
+    """As it goes on while Redis is full; with the secret of the others, where one of them has left it."""
+    with redis_server() as url:
+        if not first:
+            async with running(Configuration(settings(url, model, tmp_path))):
+                pass
+        async with Redis.from_url(url) as other:
+            await other.config_set("maxmemory", 1)
+            async with running(Configuration(settings(url, model, tmp_path))) as gateway:
+                assert gateway.comparison.same is (None if first else True)
+            if not first:
+                with pytest.raises(SettingsError, match="another secret"):
+                    async with running(Configuration(settings(url, model, tmp_path / "second"))):
+                        pass
+
+
 @contextlib.asynccontextmanager
 async def slow_at_the_secret(url: str, folder: Path, seconds: float) -> AsyncIterator[str]:
     """The address of a proxy of Redis that greets at once, but holds up what compares the secret."""
@@ -135,7 +152,7 @@ async def test_a_start_waits_for_redis_only_so_long_and_says_so(
             async with running(Configuration(settings(url, model, tmp_path))):
                 assert [record.getMessage() for record in caplog.records if record.name == "roundhouse.identity"] == [
                     "the start waits for Redis, to compare the secret with that of other gateways",
-                    "Redis does not answer: the secret is not compared with that of other gateways yet",
+                    "Redis does not answer or is full: the secret is not compared with that of other gateways yet",
                 ]
 
 

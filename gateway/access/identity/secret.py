@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import RedisError
 
 from gateway.background import Periodic
 from gateway.config.settings import Settings, SettingsError
@@ -72,11 +72,13 @@ async def check(redis: Redis, secret: bytes) -> bool | None:
     """Whether the gateways of this Redis use this secret; None without an answer. The first sets the fingerprint."""
     fingerprint = derive(secret, "fingerprint").hex().encode()
     try:
-        # Two commands, as Redis before 7.0 refuses SET with both NX and GET.
-        if await redis.set(FINGERPRINT_KEY, fingerprint, nx=True):
-            return True
+        # Looked for first, as a full Redis still reads. Redis before 7.0 refuses SET with both NX and GET.
         found = await redis.get(FINGERPRINT_KEY)
-    except (ConnectionError, TimeoutError, OSError):
+        if found is None:
+            if await redis.set(FINGERPRINT_KEY, fingerprint, nx=True):
+                return True
+            found = await redis.get(FINGERPRINT_KEY)
+    except (RedisError, OSError):
         return None
     return isinstance(found, bytes) and hmac.compare_digest(found, fingerprint)
 
@@ -109,7 +111,7 @@ class SecretComparison:
         if self.same is False:
             raise SettingsError(f"{DIFFERENT}: {self._remedy}")
         if self.same is None:
-            log.warning("Redis does not answer: the secret is not compared with that of other gateways yet")
+            log.warning("Redis does not answer or is full: the secret is not compared with that of other gateways yet")
             await self._repeated.start()
 
     async def aclose(self) -> None:
