@@ -107,6 +107,19 @@ def test_what_is_attached_outlives_a_reload(tab: Visit, server: ScriptedServer) 
     expect(chips(page)).to_have_count(0)
 
 
+def test_where_there_is_no_room_for_a_draft_it_is_sent_all_the_same(tab: Visit, server: ScriptedServer) -> None:
+    """The browser takes some megabytes, and attachments may fill them."""
+    page = tab.page
+    page.evaluate("void (Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); })")
+    drop(page, a_txt=b"alpha")
+    expect(chips(page)).to_have_count(1)
+    page.get_by_role("button", name="Remove a.txt").click()
+    message(page).press_sequentially("hello")
+    page.get_by_role("button", name="Send").click()
+    answered(page)
+    assert [turn.conversation[-1].content for turn in server.pipeline.turns] == ["hello"]
+
+
 def test_files_are_picked_and_taken_away(tab: Visit, server: ScriptedServer) -> None:
     """By keys alone; a file needs no question beside it."""
     pick = tab.page.get_by_label("Attach text files")

@@ -64,6 +64,9 @@ def test_another_answer_stands_beside_the_first(tab: Visit, server: ScriptedServ
     expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
     tab.page.keyboard.press("Alt+ArrowRight")
     expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "another answer to two"])
+    message(tab.page).fill("some words")
+    tab.page.keyboard.press("Alt+ArrowLeft")
+    expect(tab.page.locator(".markdown")).to_have_text(["answer to one", "another answer to two"])
 
 
 def test_a_question_is_changed_by_keys_alone(tab: Visit, server: ScriptedServer) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.errors import Unavailable
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
 from tests.e2e.conftest import NAMES, Installation
 from tests.e2e.page import LONG, answered, ask, connected, message, reload
 from tests.e2e.test_page_attachments import drop
@@ -148,6 +148,19 @@ def test_blind_hides_names_until_one_is_preferred(tab: Visit, server: ScriptedSe
     lanes.filter(has_text="words of small").get_by_role("button", name="Prefer this").click()
     expect(tab.page.locator(".note")).to_contain_text("scripted-large (large)")
     expect(tab.page.locator("details.route summary")).to_contain_text("scripted-small")
+
+
+def test_a_model_that_answers_twice_is_told_apart(tab: Visit, server: ScriptedServer) -> None:
+    """Asked as its tier and by its name: no two regions have the same name."""
+    script(server)
+    server.pipeline.answers["scripted-small: question"] = Answer(text="other words", tier="small")
+    ask(tab.page, "question")
+    answered(tab.page)
+    lanes = compare(tab.page, "small", "scripted-small")
+    answered(tab.page)
+    names = ["scripted-medium (medium)", "scripted-small (small) · 1", "scripted-small (small) · 2"]
+    expect(lanes.get_by_role("heading")).to_have_text(names)
+    assert violations(tab.page) == []
 
 
 def test_one_that_cannot_answer_says_so(tab: Visit, server: ScriptedServer) -> None:

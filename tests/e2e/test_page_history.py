@@ -180,11 +180,25 @@ def test_exported_and_imported_elsewhere(tab: Visit, browser: Browser, server: S
             ("other.json", '{"conversations": []}', "not exported by this page"),
             ("text.json", "no", "no JSON"),
             ("broken.json", json.dumps(before | {"conversations": [{"id": 7}]}), "cannot be read: id is number"),
+            ("elsewhere.json", json.dumps(before | {"conversations": [{"id": "a/b"}]}), "cannot be read: id is not"),
         ):
             (tmp_path / name).write_text(text)
             fresh.page.get_by_label("Import").set_input_files(tmp_path / name)
             expect(fresh.page.locator("#told")).to_contain_text(told)
         assert exported(fresh.page, tmp_path) == before
+
+
+def test_what_the_browser_has_no_room_for_is_said(tab: Visit) -> None:
+    """And what was kept before stays."""
+    fill(tab, "one")
+    tab.page.evaluate(
+        "void (IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError'); })"
+    )
+    fill(tab, "two")
+    expect(tab.page.locator("#kept")).to_have_text(
+        "This browser could not keep the last change. It may have no room for it."
+    )
+    expect(listed(tab.page)).to_have_text(["one"])
 
 
 def test_a_temporary_chat_is_kept_nowhere(tab: Visit, server: ScriptedServer) -> None:
@@ -223,6 +237,21 @@ def test_the_list_is_beside_or_over_the_conversation(browser: Browser, server: S
         expect(sidebar).to_be_hidden()
         message(tab.page).fill("hello")
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_closing_the_list_over_the_conversation_stops_no_answer(browser: Browser, server: ScriptedServer) -> None:
+    """One Escape does one thing."""
+    server.pipeline.answers["long"] = Answer(text="a long answer", hold_at=4)
+    with visit(browser, server.url, viewport={"width": 390, "height": 800}) as tab:
+        tab.page.goto("/")
+        ask(tab.page, "long")
+        expect(answer(tab.page)).to_have_text("a lo")
+        tab.page.get_by_role("button", name="Conversations", exact=True).click()
+        tab.page.keyboard.press("Escape")
+        expect(tab.page.get_by_role("navigation", name="Conversations")).to_be_hidden()
+        server.release()
+        answered(tab.page)
+        expect(answer(tab.page)).to_have_text("a long answer")
 
 
 def test_a_title_is_changed_in_the_list_over_the_conversation(browser: Browser, server: ScriptedServer) -> None:

@@ -195,6 +195,50 @@ def test_each_form_of_an_answer_is_what_the_api_takes(page: Page) -> None:
     assert gbnf == {"type": "grammar", "syntax": "gbnf", "definition": 'root ::= "a"'}
 
 
+OPENED = """async () => {
+  const { Chats } = await import("/static/js/chats.js");
+  const read = {};
+  const kept = { saved: { turns: [], leaf: null } };
+  const get = (id) => new Promise((resolve) => (read[id] = () => resolve(kept)));
+  const connection = { isOpen: false, connect() {}, send: () => false };
+  const chats = new Chats({ connection, history: { place: "browser", get, save() {} }, onchange() {}, onlist() {} });
+  const shown = [];
+  const opening = ["a", "b"].map((id) => chats.open(id));
+  read.b();
+  await opening[1];
+  shown.push(chats.id);
+  read.a();
+  await opening[0];
+  shown.push(chats.id);
+  opening.push(chats.open("c"));
+  chats.begin();
+  const { id } = chats;
+  read.c();
+  await opening[2];
+  return [...shown, chats.id === id];
+}"""
+
+
+def test_the_conversation_that_was_wanted_last_is_shown(page: Page) -> None:
+    """Whichever is read first."""
+    assert page.evaluate(OPENED) == ["b", "b", True]
+
+
+SEALED = """async (given) => {
+  const { decrypted } = await import("/static/js/sharing.js");
+  const key = crypto.getRandomValues(new Uint8Array(32));
+  const iv = crypto.getRandomValues(new Uint8Array(12));
+  const packed = new Blob(given).stream().pipeThrough(new CompressionStream("gzip"));
+  const plain = await new Response(packed).arrayBuffer();
+  const imported = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["encrypt"]);
+  const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, imported, plain);
+  const text = (bytes) => btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+  const named = text(key).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return decrypted(text([...iv, ...new Uint8Array(sealed)]), named).then(() => "", (error) => error.message);
+}"""
+"""Shares any text -> why it is refused."""
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -203,23 +247,17 @@ def test_each_form_of_an_answer_is_what_the_api_takes(page: Page) -> None:
         '{"conversations": [{"id": "a", "title": "t", "updated": 0, "leaf": null, "turns": [{"id": 1}]}]}',
         '{"conversations": [{"id": "a", "title": "t", "updated": 0, "leaf": null, "turns": [{"id": "a", "parent": null,'
         ' "question": "q", "model": "m", "text": {"a": "b"}}]}]}',
+        '{"conversations": [{"id": "a", "title": "t", "updated": 0, "leaf": null, "turns": [{"id": "a", "parent": null,'
+        ' "question": "", "model": "m", "text": "t", "status": "completed", "continuable": false, "responseId": null,'
+        ' "sequence": 0, "route": null, "usage": null, "failure": null, "rating": null}]}]}',
     ],
 )
 def test_what_others_have_shared_is_checked(page: Page, given: str) -> None:
     """Whoever shares may encrypt anything."""
-    refused = page.evaluate(
-        """async (given) => {
-          const { decrypted } = await import("/static/js/sharing.js");
-          const key = crypto.getRandomValues(new Uint8Array(32));
-          const iv = crypto.getRandomValues(new Uint8Array(12));
-          const packed = new Blob([given]).stream().pipeThrough(new CompressionStream("gzip"));
-          const plain = await new Response(packed).arrayBuffer();
-          const imported = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["encrypt"]);
-          const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, imported, plain);
-          const text = (bytes) => btoa(String.fromCharCode(...bytes));
-          const named = text(key).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-          return decrypted(text([...iv, ...new Uint8Array(sealed)]), named).then(() => "", (error) => error.message);
-        }""",
-        given,
-    )
-    assert refused
+    assert page.evaluate(SEALED, [given])
+
+
+def test_what_others_have_shared_does_not_fill_the_memory(page: Page) -> None:
+    """A few bytes may unpack to any number: no more of them are unpacked than a conversation has."""
+    refused = page.evaluate(f"(count) => ({SEALED})(Array(count).fill(' '.repeat(1_000_000)))", 33)
+    assert refused == "it is too large"

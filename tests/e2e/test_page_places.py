@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import redis
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
@@ -143,6 +143,90 @@ def test_found_renamed_deleted_and_brought_back(browser: Browser, keeping: Scrip
         expect(listed(tab.page)).to_have_text(["Botany", "bread"])
         sent(tab.page)
         assert exported(tab.page, tmp_path) == before
+
+
+def kept_by(browser: Browser, server: ScriptedServer, key: str) -> str:
+    """Two conversations of a user, "one" and "two"; returns the address of the second."""
+    with profile(browser, server, key) as tab:
+        fill(tab, "one", "two")
+        sent(tab.page)
+        return tab.page.url
+
+
+LIST = re.compile(r"/v1/chats\?limit=")
+
+
+def test_the_list_comes_after_the_conversation(browser: Browser, keeping: ScriptedServer) -> None:
+    """The one that the address names, which is read at the same time."""
+    lee = keeping.key_of("lee")
+    address = kept_by(browser, keeping, lee)
+    with visit(browser, keeping.url) as tab:
+        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{lee}')")
+        held: list[Route] = []
+        tab.page.route(LIST, lambda route: held.append(route))
+        tab.page.goto(address)
+        expect(answer(tab.page)).to_have_text("A short answer.")
+        for route in held:
+            route.continue_()
+        expect(listed(tab.page)).to_have_text(["two", "one"])
+
+
+def test_a_folder_is_written_while_the_list_is_read(browser: Browser, keeping: ScriptedServer) -> None:
+    zoe = keeping.key_of("zoe")
+    kept_by(browser, keeping, zoe)
+    with profile(browser, keeping, zoe) as tab:
+        expect(listed(tab.page)).to_have_text(["two", "one"])
+        held: list[Route] = []
+        tab.page.route(LIST, lambda route: held.append(route))
+        with tab.page.expect_request(LIST):
+            looked_at(tab.page)
+        tab.page.get_by_role("button", name="Move to a folder: one").click()
+        tab.page.get_by_role("combobox", name="Folder").fill("Trees")
+        for route in held:
+            route.continue_()
+        tab.page.unroute(LIST)
+        tab.page.get_by_role("combobox", name="Folder").press("Enter")
+        expect(tab.page.get_by_role("heading", name="Trees")).to_be_visible()
+        sent(tab.page)
+
+
+def test_what_cannot_be_read_is_said(browser: Browser, keeping: ScriptedServer) -> None:
+    """Nothing is shown in its place, deleted for good, or missing in a file. The same link leads there later."""
+    max = keeping.key_of("max")
+    kept_by(browser, keeping, max)
+    with profile(browser, keeping, max) as tab:
+        ask(tab.page, "three")
+        answered(tab.page)
+        sent(tab.page)
+        told = tab.page.locator("#told")
+        tab.page.route("**/v1/chats/*", lambda route: route.abort())
+        listed(tab.page).filter(has_text="one").click()
+        expect(told).to_have_text("This conversation cannot be read at the moment.")
+        expect(tab.page.locator(".question p")).to_have_text(["three"])
+        tab.page.get_by_role("button", name="Export").click()
+        expect(told).to_have_text("The server cannot be reached.")
+        tab.page.get_by_role("button", name="Delete: one").click()
+        expect(told).to_have_text("This conversation cannot be read at the moment.")
+        expect(listed(tab.page)).to_have_text(["three", "two", "one"])
+        tab.page.unroute("**/v1/chats/*")
+        listed(tab.page).filter(has_text="one").click()
+        expect(tab.page.locator(".question p")).to_have_text(["one"])
+
+
+def test_an_export_waits_as_long_as_the_server_says(browser: Browser, keeping: ScriptedServer, tmp_path: Path) -> None:
+    """There may be more conversations than can be read in a minute; none of them is left out."""
+    ida = keeping.key_of("ida")
+    kept_by(browser, keeping, ida)
+    refusal = {"error": {"message": "too often", "code": "rate_limit_exceeded"}}
+    with profile(browser, keeping, ida) as tab:
+        expect(listed(tab.page)).to_have_text(["two", "one"])
+        tab.page.route(
+            "**/v1/chats/*",
+            lambda route: route.fulfill(status=429, headers={"retry-after": "0"}, json=refusal),
+            times=1,
+        )
+        conversations = exported(tab.page, tmp_path)["conversations"]
+        assert [each["title"] for each in conversations] == ["two", "one"]
 
 
 def test_tabs_share_them(browser: Browser, keeping: ScriptedServer) -> None:

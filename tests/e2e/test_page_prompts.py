@@ -91,6 +91,20 @@ def test_prompts_are_changed_and_deleted(tab: Visit) -> None:
     expect(dialog.get_by_role("searchbox")).to_be_focused()
 
 
+def test_a_new_prompt_overwrites_none(tab: Visit) -> None:
+    """Of the same name."""
+    write(tab.page, "Short", "Be brief.")
+    dialog = library(tab.page)
+    dialog.get_by_role("button", name="New prompt").click()
+    dialog.get_by_label("Name").fill("Short")
+    dialog.get_by_label("Text").fill("Be very brief.")
+    dialog.get_by_role("button", name="Save").click()
+    tab.page.wait_for_function("document.querySelector('dialog[open] input').validationMessage !== ''")
+    dialog.get_by_label("Name").fill("Shorter")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("listitem")).to_have_text(["Short Be brief.", "Shorter Be very brief."])
+
+
 @pytest.mark.parametrize("width", [320, 1280])
 def test_dialogs_are_not_wider_than_the_screen(browser: Browser, server: ScriptedServer, width: int) -> None:
     with visit(browser, server.url, viewport={"width": width, "height": 600}) as tab:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
@@ -49,12 +50,18 @@ def test_conversations_of_open_webui_are_imported(tab: Visit, tmp_path: Path) ->
     ]
 
 
-def test_other_lists_are_refused_in_a_sentence(tab: Visit, tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text('[{"messages": []}]')
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[{"messages": []}]', "it has no conversations of ChatGPT or Open WebUI"),
+        ('[{"mapping": {}}]', "a conversation has no id"),
+        ('[{"id": null, "mapping": {}}]', "a conversation has no id"),
+    ],
+)
+def test_other_lists_are_refused_in_a_sentence(tab: Visit, tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "other.json").write_text(text)
     tab.page.get_by_label("Import").set_input_files(tmp_path / "other.json")
-    expect(tab.page.locator("#told")).to_have_text(
-        "This file cannot be read: it has no conversations of ChatGPT or Open WebUI."
-    )
+    expect(tab.page.locator("#told")).to_have_text(f"This file cannot be read: {why}.")
 
 
 def test_a_conversation_is_saved_as_markdown(tab: Visit, server: ScriptedServer, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ export class ApiFailure extends Error {
    * @param {number} status
    * @param {string} message
    * @param {string} [code] the server's name of the error
+   * @param {number} [retryAfter] seconds
    */
-  constructor(status, message, code = "") {
+  constructor(status, message, code = "", retryAfter = 0) {
     super(message);
     this.status = status;
     this.code = code;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -118,7 +120,26 @@ export async function request(path, options = {}) {
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     const { message = `the server answered ${response.status}`, code } = body?.error ?? {};
-    throw new ApiFailure(response.status, message, code);
+    throw new ApiFailure(response.status, message, code, Number(response.headers.get("retry-after")));
   }
   return body;
+}
+
+/**
+ * Ask, and where too much was asked wait as long as the server says.
+ *
+ * @template T
+ * @param {() => Promise<T>} ask
+ * @returns {Promise<T>}
+ */
+export async function patiently(ask) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (failure) {
+      if (!(failure instanceof ApiFailure) || failure.status !== 429) throw failure;
+      const { retryAfter } = failure;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * retryAfter));
+    }
+  }
 }

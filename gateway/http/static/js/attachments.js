@@ -137,11 +137,7 @@ export class Attachments {
 
   #changed() {
     this.chips.hidden = !this.any;
-    try {
-      this.parts.memory.set(this.any ? JSON.stringify([...this.files.values()]) : "");
-    } catch {
-      this.parts.memory.set(""); // the browser has no room for so much
-    }
+    this.parts.memory.set(this.any ? JSON.stringify([...this.files.values()]) : "");
     this.parts.onchange();
   }
 }

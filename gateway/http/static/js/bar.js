@@ -84,6 +84,7 @@ export function drawer(sidebar, toggle, memory) {
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !over()) return;
+    event.stopPropagation();
     toggle.focus();
     show(false);
   });

@@ -19,6 +19,8 @@ export class Chats {
     this.parts = parts;
     /** @type {Map<string, Conversation>} with a turn under way, and the one that is shown */
     this.live = new Map();
+    /** Counts what was to be shown: one that takes long to be read may be wanted no more. */
+    this.wanted = 0;
     this.id = newId();
     this.current = this.#conversation(this.id, { turns: [], leaf: null }, false);
     this.live.set(this.id, this.current);
@@ -38,11 +40,13 @@ export class Chats {
    * Show a conversation that is kept.
    *
    * @param {string} id
-   * @returns {Promise<boolean>} false if there is none
+   * @returns {Promise<boolean>} false if there is none; rejected if it cannot be read at the moment
    */
   async open(id) {
+    const wanted = (this.wanted += 1);
     if (id === this.id) return true;
     const kept = this.live.has(id) ? null : await this.parts.history.get(id);
+    if (wanted !== this.wanted) return true;
     if (!kept && !this.live.has(id)) return false;
     this.#show(id, kept?.saved ?? null);
     return true;
@@ -58,7 +62,7 @@ export class Chats {
     const turns = renamed(tree.path(turn.id), newId);
     const saved = { turns, leaf: turns.at(-1)?.id ?? null, settings };
     const id = newId();
-    if (!temporary) this.parts.history.save(id, saved);
+    if (!temporary) this.#save(id, saved);
     this.#show(id, saved, temporary);
   }
 
@@ -76,7 +80,7 @@ export class Chats {
   /** Another tab has changed a conversation. @param {string} id */
   async changed(id) {
     const { current } = this;
-    const kept = id === this.id ? await this.parts.history.get(id) : null;
+    const kept = id === this.id ? await this.parts.history.get(id).catch(() => null) : null;
     if (!kept || current !== this.current || current.busy) return;
     current.merge(kept.saved);
     this.parts.onlist();
@@ -107,6 +111,7 @@ export class Chats {
 
   /** @param {string} id @param {import("./tree.js").Saved | null} saved null: it is live already */
   #show(id, saved, temporary = false) {
+    this.wanted += 1;
     const left = this.id;
     this.id = id;
     if (saved) this.live.set(id, this.#conversation(id, saved, temporary));
@@ -129,10 +134,15 @@ export class Chats {
       connection,
       onchange: (turn) => shown() && onchange(turn),
       onlist: () => shown() && onlist(),
-      save: (tree) => !temporary && this.live.has(id) && history.save(id, tree),
+      save: (tree) => !temporary && this.live.has(id) && this.#save(id, tree),
       unstored: () => temporary || history.place === "off",
     };
     return new Conversation(parts, saved, { temporary });
+  }
+
+  /** Where it cannot be kept, the list says so. @param {string} id @param {import("./tree.js").Saved} saved */
+  #save(id, saved) {
+    this.parts.history.save(id, saved).catch(() => {});
   }
 
   /** A conversation that is not shown is here only until its answer has ended. @param {string} id */

@@ -60,7 +60,6 @@ export function compareForm(turn, models, { onask, onleave }) {
     told,
     el("span", { class: "compare-actions" }, ask, cancel),
   );
-  /** @type {HTMLInputElement[]} */
   /** @type {NodeListOf<HTMLInputElement>} */
   const found = form.querySelectorAll("[name='who']");
   const boxes = [...found];

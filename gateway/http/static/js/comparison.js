@@ -48,7 +48,7 @@ export class Comparison {
   show(turn) {
     const lane = this.lanes.find((one) => one.turn.id === turn.id);
     if (!lane) return;
-    lane.show();
+    if (lane.show()) this.#name();
     if (this.lanes.every((one) => isOver(one.turn))) this.#end();
   }
 
@@ -81,6 +81,16 @@ export class Comparison {
     this.#fit();
     this.element.focus();
     for (const { turn } of this.lanes) this.show(turn);
+  }
+
+  /** Name the lanes. A model that answers twice, for its tier and for itself, is told apart by a number. */
+  #name() {
+    const names = this.lanes.map(({ alias, turn }) => alias || nameOf(turn));
+    this.lanes.forEach(({ name, tab }, index) => {
+      const same = names.flatMap((each, at) => (each === names[index] ? [at] : []));
+      const number = same.length > 1 ? ` · ${same.indexOf(index) + 1}` : "";
+      name.textContent = tab.textContent = `${names[index]}${number}`;
+    });
   }
 
   /** No answer is under way any more. */
@@ -152,18 +162,19 @@ class Lane {
     this.drawn = "";
   }
 
+  /** @returns {boolean} whether something beside its text may have changed */
   show() {
     const { turn } = this;
     this.text.show(turn);
     // Deltas change nothing else.
     const drawn = `${turn.status} ${turn.route?.model} ${turn.firstAt}`;
-    if (drawn === this.drawn) return;
+    if (drawn === this.drawn) return false;
     this.drawn = drawn;
-    this.name.textContent = this.tab.textContent = this.alias || nameOf(turn);
     this.note.textContent = turn.failure ? failureText(turn.failure, new Date()) : (NOTES[turn.status] ?? "");
     this.figures.replaceChildren(
       ...figuresOf(turn).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
     );
+    return true;
   }
 }
 

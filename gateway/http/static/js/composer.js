@@ -59,7 +59,8 @@ export class Composer {
       parts.onuse();
       this.show();
     });
-    document.addEventListener("keydown", (event) => {
+    // Last of all: an Escape that closes something stops nothing.
+    addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.busy && !event.isComposing && !document.querySelector("dialog[open]")) {
         parts.onstop();
       }

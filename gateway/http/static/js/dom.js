@@ -39,6 +39,13 @@ export function icon(name) {
  */
 export const byId = (id) => /** @type {Found} */ (document.getElementById(id));
 
+/** Have the browser save a file. @param {string} name @param {Blob} content */
+export function saveFile(name, content) {
+  const address = URL.createObjectURL(content);
+  el("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000); // some browsers read it a little later
+}
+
 /** @type {Map<string, Promise<unknown>>} */
 const sheets = new Map();
 

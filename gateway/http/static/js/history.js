@@ -15,6 +15,7 @@
  * @typedef {"browser" | "server" | "off"} Place
  */
 
+import { patiently } from "./api.js";
 import { BrowserStore, PageStore } from "./stores.js";
 import { merged } from "./tree.js";
 
@@ -90,7 +91,7 @@ export class History {
 
   /**
    * @param {string} id
-   * @returns {Promise<Kept | null>}
+   * @returns {Promise<Kept | null>} rejected if it cannot be read at the moment
    */
   get(id) {
     return this.store.get(id);
@@ -130,10 +131,10 @@ export class History {
     await this.#change(kept.entry.id, added(kept));
   }
 
-  /** @returns {Promise<Kept[]>} all conversations */
+  /** @returns {Promise<Kept[]>} all conversations; rejected if one cannot be read: nobody would miss it */
   async all() {
     const found = [];
-    for (const { id } of await this.list()) found.push(await this.get(id));
+    for (const { id } of await this.list()) found.push(await patiently(() => this.get(id)));
     return found.filter((kept) => kept !== null);
   }
 
@@ -165,9 +166,12 @@ export class History {
 
   /** @param {string} id @param {import("./stores.js").Change} change */
   async #change(id, change) {
-    await this.store.change(id, change);
-    if (this.store instanceof BrowserStore) this.channel.postMessage(id);
-    this.#tell(id, false);
+    try {
+      await this.store.change(id, change);
+      if (this.store instanceof BrowserStore) this.channel.postMessage(id);
+    } finally {
+      this.#tell(id, false);
+    }
   }
 
   /** @param {string} id @param {boolean} elsewhere */

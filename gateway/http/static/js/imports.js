@@ -13,10 +13,10 @@
  * @property {string[]} children ids
  */
 
+import { CHAT_ID } from "./tree.js";
 import { newTurn } from "./turn.js";
 
 const TITLE = 200;
-const ID = /^[\w-]{1,64}$/;
 
 /** @typedef {import("./turn.js").Turn} Turn */
 
@@ -72,14 +72,14 @@ function fromOpenWebUi({ id, title, updated_at, pinned, chat }) {
 }
 
 /**
- * @param {string} id
+ * @param {unknown} id
  * @param {unknown} title
  * @param {unknown} seconds
  * @param {import("./tree.js").Saved} saved
  * @returns {import("./history.js").Kept}
  */
 function conversation(id, title, seconds, saved) {
-  if (!ID.test(id)) throw new Error("a conversation has no id");
+  if (typeof id !== "string" || !CHAT_ID.test(id)) throw new Error("a conversation has no id");
   const shown = String(title || saved.turns[0]?.question || "").slice(0, TITLE);
   return { entry: { id, title: shown, pinned: false, updated: 1000 * (Number(seconds) || 0) }, saved };
 }

@@ -17,6 +17,8 @@ import { isOver } from "./turn.js";
 
 const CONFIG_PAUSE = 2000;
 const SIGNED_OUT = "You are not signed in any more.";
+const AWAY = "The server cannot be reached.";
+const UNREAD = "This conversation cannot be read at the moment.";
 
 const ofTab = storageOf("sessionStorage");
 const ofBrowser = storageOf("localStorage");
@@ -132,7 +134,7 @@ const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
 const sidebar = new Sidebar(
   { list: byId("chats"), find: byId("find"), undo: byId("undo"), note: byId("kept") },
-  { history, current: () => chats.id, onopen: open, onremoved },
+  { history, current: () => chats.id, onopen: open, onremoved, onunread: () => say(UNREAD) },
 );
 sidebar.draw();
 drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar"));
@@ -140,19 +142,22 @@ drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar")
 byId("new-chat").addEventListener("click", () => begin());
 byId("temporary").addEventListener("click", () => begin({ temporary: true }));
 byId("export").addEventListener("click", () =>
-  transfer(async ({ download, toText }) => download("roundhouse-conversations.json", toText(await history.all()))),
-);
-byId("markdown").addEventListener("click", () =>
-  transfer(async ({ download, toMarkdown }) => {
-    const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
-    download("roundhouse-conversation.md", toMarkdown(title, chats.current.turns));
+  transfer(async ({ download, toText }) => {
+    const all = await history.all().catch(() => null);
+    if (all) download("roundhouse-conversations.json", toText(all));
+    else say(AWAY);
   }),
 );
+byId("markdown").addEventListener("click", () =>
+  transfer(async ({ download, toMarkdown }) =>
+    download("roundhouse-conversation.md", toMarkdown(await title(), chats.current.turns)),
+  ),
+);
 byId("share").addEventListener("click", async () => {
-  const { ShareDialog } = await import("./share-dialog.js");
-  sharing ??= new ShareDialog(key.get);
-  const title = (await history.get(chats.id))?.entry.title ?? "Conversation";
-  if (readers === "tenant" || readers === "anyone") sharing.show(title, chats.current.turns, readers);
+  const loaded = await import("./share-dialog.js").catch(() => null);
+  if (!loaded) return say(AWAY);
+  sharing ??= new loaded.ShareDialog(key.get);
+  if (readers === "tenant" || readers === "anyone") sharing.show(await title(), chats.current.turns, readers);
 });
 /** @type {HTMLInputElement} */
 const importing = byId("import");
@@ -168,7 +173,7 @@ importing.addEventListener("change", () =>
     importing.value = "";
   }),
 );
-addEventListener("hashchange", () => open(addressed()));
+addEventListener("hashchange", async () => (await open(addressed())) || address());
 const offerExamples = exampleQuestions(byId("examples"), {
   onpick(question, model) {
     if (model) models.pick(model);
@@ -179,7 +184,8 @@ addEventListener("keydown", (event) => {
   const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : undefined;
   const { turns, tree } = chats.current;
   const branching = turns.findLast((turn) => tree.versions(turn).length > 1);
-  if (!event.altKey || step === undefined || !branching) return;
+  const writing = event.target instanceof HTMLTextAreaElement && event.target.value !== ""; // they move by words there
+  if (!event.altKey || step === undefined || !branching || writing) return;
   event.preventDefault();
   chats.current.walk(branching, step);
 });
@@ -204,13 +210,24 @@ function address() {
   sidebar.draw();
 }
 
-/** @param {string} id */
+/** @param {string} id @returns {Promise<boolean>} whether the address names what is shown now */
 async function open(id) {
-  if (id === chats.id) return;
-  if (!id || !(await chats.open(id))) return begin();
-  sidebar.draw();
-  toEnd();
-  dock.focus();
+  if (id === chats.id) return true;
+  const found = id ? await chats.open(id).catch(() => null) : false;
+  if (found === null) say(UNREAD);
+  else if (!found) begin();
+  else {
+    sidebar.draw();
+    toEnd();
+    dock.focus();
+  }
+  return found !== null;
+}
+
+/** Title of the conversation that is shown. */
+async function title() {
+  const kept = await history.get(chats.id).catch(() => null);
+  return kept?.entry.title ?? "Conversation";
 }
 
 /** @param {string} id */
@@ -234,7 +251,7 @@ function begin(options) {
 async function transfer(act) {
   const loaded = await import("./transfer.js").catch(() => null);
   if (loaded) await act(loaded);
-  else say("The server cannot be reached.");
+  else say(AWAY);
 }
 
 /** @param {string} text */

@@ -116,9 +116,16 @@ export class PromptsDialog {
     name.value = prompt.name;
     text.value = prompt.text;
     const fields = [field("Name", name), field("Text", text, "{{words}} in double braces are asked for each time")];
+    name.addEventListener("input", () => name.setCustomValidity(""));
     this.#form(prompt.name || "A new prompt", fields, "Save", async () => {
-      if (prompt.name && prompt.name !== name.value) await this.prompts.remove(prompt.name);
+      const renamed = name.value !== prompt.name;
+      if (renamed && (await this.prompts.list()).some((other) => other.name === name.value)) {
+        name.setCustomValidity("There is a prompt of this name.");
+        name.reportValidity();
+        return;
+      }
       await this.prompts.save({ name: name.value, text: text.value });
+      if (prompt.name && renamed) await this.prompts.remove(prompt.name);
       await this.#list();
     });
   }

@@ -5,10 +5,8 @@
  *
  * @typedef {import("./history.js").Entry} Entry
  * @typedef {import("./history.js").Kept} Kept
- * @typedef {import("./turn.js").Turn} Turn
  * @typedef {import("./stores.js").Change} Change
- *
- * @typedef {Record<string, any>} Answer a conversation as the server shows it
+ * @typedef {import("./server-chat.js").Answer} Answer
  *
  * @typedef {object} Copy what is here of one conversation
  * @property {Kept | null} kept as it is here; null: there is none, or no longer
@@ -19,14 +17,13 @@
  */
 
 import { ApiFailure, authorization, request } from "./api.js";
+import { bodyOf, bothOf, canonical, entryOf, length, savedOf } from "./server-chat.js";
 import { merged } from "./tree.js";
 
 /** Characters of a request: the server takes a mebibyte, and a character may have three bytes. */
 const CHARACTERS = 250_000;
 /** Of a request that may outlive the page; browsers take 64 KiB. */
 const OUTLIVING = 20_000;
-const TITLE = 200;
-const FOLDER = 100;
 const ATTEMPTS = 20;
 const PAUSES = [1, 2, 4, 8, 15, 30].map((seconds) => 1000 * seconds);
 
@@ -58,8 +55,8 @@ export class ServerStore {
     this.entries = new Map();
     /** Whether the list is to be read again before it is shown. */
     this.stale = true;
-    /** Whether it is being read: what is sent meanwhile may be missing there. */
-    this.listing = false;
+    /** @type {Promise<void> | null} while it is being read: what is sent meanwhile may be missing there */
+    this.listing = null;
     this.unread = false;
     /** Whether the last search had no time for all conversations. */
     this.unsearched = false;
@@ -77,7 +74,11 @@ export class ServerStore {
       onchange(true);
     };
     document.addEventListener("visibilitychange", shown, { signal });
-    addEventListener("online", () => this.#sendAll(), { signal });
+    const online = () => {
+      this.#sendAll();
+      if (this.stale) onchange(true);
+    };
+    addEventListener("online", online, { signal });
     addEventListener("beforeunload", (event) => this.#busy && event.preventDefault(), { signal });
   }
 
@@ -90,10 +91,17 @@ export class ServerStore {
 
   /** @returns {Promise<Entry[]>} */
   async list() {
+    if (this.stale) this.listing ??= this.#list().finally(() => (this.listing = null));
+    await this.listing; // nobody is given what is about to change
+    this.unsearched = false;
+    this.#say();
+    return [...this.entries.values()];
+  }
+
+  async #list() {
     while (this.stale) {
       try {
         this.stale = false;
-        this.listing = true;
         /** @type {{data: Answer[]}} */
         const { data } = await this.#ask("v1/chats?limit=1000");
         this.unread = false;
@@ -101,25 +109,23 @@ export class ServerStore {
         for (const [id, { kept, changed, sending }] of this.copies) if (changed || sending) this.#enter(id, kept);
       } catch {
         this.stale = this.unread = true;
-        break;
-      } finally {
-        this.listing = false;
+        return;
       }
     }
-    this.unsearched = false;
-    this.#say();
-    return [...this.entries.values()];
   }
 
-  /** @param {string} id */
+  /** @param {string} id @throws {ApiFailure} the server cannot be asked, and nothing of the conversation is here */
   async get(id) {
     const copy = this.copies.get(id);
     if (copy?.changed || copy?.sending) return structuredClone(copy.kept);
-    try {
-      return structuredClone((await this.#read(id)).kept);
-    } catch {
-      return structuredClone(copy?.kept ?? null);
-    }
+    const kept = await this.#read(id).then(
+      (read) => read.kept,
+      (failure) => {
+        if (!copy?.kept) throw failure;
+        return copy.kept;
+      },
+    );
+    return structuredClone(kept);
   }
 
   /**
@@ -172,7 +178,7 @@ export class ServerStore {
 
   /** What is there of a conversation of which nothing is here. @param {string} id @returns {Promise<Copy>} */
   async #first(id) {
-    if (!this.stale && !this.entries.has(id)) return newCopy(0);
+    if (!this.stale && !this.listing && !this.entries.has(id)) return newCopy(0);
     return this.#read(id).catch(() => newCopy(null));
   }
 
@@ -188,6 +194,7 @@ export class ServerStore {
     copy.read = structuredClone(read);
     copy.revision = found ? found.revision : 0;
     if (copy.kept) this.copies.set(id, copy);
+    else this.entries.delete(id);
     return copy;
   }
 
@@ -274,7 +281,7 @@ export class ServerStore {
   /** The server has taken something: it may have room again for what it did not take before. @param {string} id */
   #sent(id) {
     this.failures = 0;
-    this.stale ||= this.listing;
+    this.stale ||= this.listing !== null;
     this.onsent(id);
     if (!this.refusal) return;
     this.refusal = "";
@@ -339,64 +346,3 @@ const statusOf = (error) => (error instanceof ApiFailure ? error.status : 0);
 
 /** @param {number | null} revision @returns {Copy} */
 const newCopy = (revision) => ({ kept: null, read: null, revision, changed: false, sending: false });
-
-/** A turn as text that is equal for equal turns, whichever way they came. @param {Turn} turn */
-const canonical = ({ ...fields }) => JSON.stringify(Object.entries(fields).filter(([, value]) => value !== undefined).sort());
-
-/** @param {Turn | undefined} turn */
-const length = (turn) => (turn ? JSON.stringify(turn).length : 0);
-
-/** @param {Answer} answer @returns {Entry} */
-const entryOf = ({ id, title, pinned, folder, updated_ms: updated }) => ({ id, title, pinned, folder, updated });
-
-/** @param {Answer} answer @returns {import("./tree.js").Saved} */
-const savedOf = ({ turns, leaf, settings }) => ({
-  turns: turns.map((/** @type {Answer} */ { data, response_id: responseId, ...turn }) => ({
-    ...data,
-    ...turn,
-    responseId,
-  })),
-  leaf,
-  settings,
-});
-
-/** @param {Entry} entry @param {import("./tree.js").Saved} saved @param {Turn[]} turns */
-const bodyOf = ({ title, pinned, folder = "", updated }, { leaf, settings = {} }, turns) => ({
-  title: title.slice(0, TITLE),
-  pinned,
-  folder: folder.slice(0, FOLDER),
-  updated_ms: Math.round(updated),
-  leaf,
-  settings,
-  turns: turns.map(({ id, parent, question, text, responseId, ...data }) => {
-    return { id, parent, question, text, response_id: responseId, data };
-  }),
-});
-
-/**
- * What was changed here together with what was changed elsewhere: all turns; of the rest, what differs from what was
- * read before counts here.
- *
- * @param {Kept | null} before
- * @param {Kept | null} theirs
- * @param {Kept | null} ours
- * @returns {Kept | null} none if it was deleted here
- */
-function bothOf(before, theirs, ours) {
-  if (!ours || !theirs) return ours;
-  /** @template T @param {T | undefined} was @param {T} now @param {T} other @returns {T} */
-  const newer = (was, now, other) => (before && JSON.stringify(was) === JSON.stringify(now) ? other : now);
-  const entry = {
-    id: ours.entry.id,
-    title: newer(before?.entry.title, ours.entry.title, theirs.entry.title),
-    pinned: newer(before?.entry.pinned, ours.entry.pinned, theirs.entry.pinned),
-    folder: newer(before?.entry.folder, ours.entry.folder, theirs.entry.folder),
-    updated: Math.max(theirs.entry.updated, ours.entry.updated),
-  };
-  const saved = {
-    ...merged(theirs.saved, ours.saved),
-    leaf: newer(before?.saved.leaf, ours.saved.leaf, theirs.saved.leaf),
-    settings: newer(before?.saved.settings, ours.saved.settings, theirs.saved.settings),
-  };
-  return { entry, saved };
-}

@@ -73,6 +73,7 @@ export class ShareDialog {
     this.readers.textContent = READERS[sharing];
     this.made.hidden = true;
     this.#say("");
+    this.status.textContent = "";
     this.dialog.showModal();
     this.#draw();
   }

@@ -20,6 +20,7 @@ const TYPING = 150;
  * @property {() => string} current id of the conversation that is shown
  * @property {(id: string) => void} onopen
  * @property {(id: string) => void} onremoved
+ * @property {() => void} onunread a conversation that is to be deleted cannot be read, so that it could not come back
  */
 
 export class Sidebar {
@@ -108,8 +109,7 @@ export class Sidebar {
    * @param {Entry} entry
    */
   async #move(item, { id, folder = "" }) {
-    const folders = new Set((await this.parts.history.list()).map((entry) => entry.folder).filter(Boolean));
-    const known = el("datalist", { id: "folders" }, ...[...folders].map((value) => el("option", { value })));
+    const known = el("datalist", { id: "folders" });
     const input = el("input", {
       type: "text",
       "aria-label": "Folder",
@@ -120,6 +120,8 @@ export class Sidebar {
       autocomplete: "off",
     });
     this.#write(item, id, input, (name) => ({ folder: name }), known);
+    const folders = new Set((await this.parts.history.list()).map((entry) => entry.folder).filter(Boolean));
+    known.append(...[...folders].map((value) => el("option", { value })));
   }
 
   /**
@@ -155,8 +157,9 @@ export class Sidebar {
 
   /** @param {Entry} entry */
   async #remove({ id, title }) {
-    const kept = await this.parts.history.get(id);
-    if (!kept) return;
+    const kept = await this.parts.history.get(id).catch(() => undefined);
+    if (kept === undefined) return this.parts.onunread();
+    if (kept === null) return this.draw(); // it was deleted elsewhere
     this.parts.onremoved(id);
     await this.parts.history.remove(id);
     clearTimeout(this.timer);

@@ -29,7 +29,10 @@ class Unlasting {
   removeItem = (key) => void this.#entries.delete(key);
 }
 
-/** @typedef {{get: () => string, set: (value: string) => void}} Memory one named string; "" deletes it */
+/**
+ * @typedef {{get: () => string, set: (value: string) => void}} Memory one named string; "" deletes it, and so does one
+ *   for which the browser has no room
+ */
 
 /**
  * @param {Pick<Storage, "getItem" | "setItem" | "removeItem">} storage
@@ -40,7 +43,14 @@ export function remembered(storage, name) {
   const key = `roundhouse.${name}`;
   return {
     get: () => storage.getItem(key) ?? "",
-    set: (value) => (value ? storage.setItem(key, value) : storage.removeItem(key)),
+    set(value) {
+      storage.removeItem(key);
+      try {
+        if (value) storage.setItem(key, value);
+      } catch {
+        // As the page says of such things: they are remembered as far as there is room.
+      }
+    },
   };
 }
 

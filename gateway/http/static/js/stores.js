@@ -8,7 +8,7 @@
  *
  * @typedef {object} Store
  * @property {() => Promise<Entry[]>} list in any order
- * @property {(id: string) => Promise<Kept | null>} get
+ * @property {(id: string) => Promise<Kept | null>} get rejected if it cannot be read at the moment
  * @property {(id: string, change: Change) => Promise<void>} change
  * @property {(words: string) => Promise<Entry[]>} [search] conversations with all of these words in title or text
  * @property {(id: string) => void} [heard] another tab has changed a conversation
@@ -19,6 +19,7 @@
 import { done, openDatabase } from "./storage.js";
 
 const STORES = ["entries", "trees"];
+const UNKEPT = "This browser could not keep the last change. It may have no room for it.";
 
 /** @implements {Store} */
 export class PageStore {
@@ -47,6 +48,7 @@ export class BrowserStore {
   /** @param {IDBDatabase} database */
   constructor(database) {
     this.database = database;
+    this.trouble = "";
   }
 
   /** @returns {Promise<BrowserStore>} rejected if the browser lets the page keep nothing */
@@ -67,6 +69,17 @@ export class BrowserStore {
 
   /** @param {string} id @param {Change} change */
   async change(id, change) {
+    try {
+      await this.#change(id, change);
+      this.trouble = "";
+    } catch (failure) {
+      this.trouble = UNKEPT;
+      throw failure;
+    }
+  }
+
+  /** @param {string} id @param {Change} change */
+  async #change(id, change) {
     const transaction = this.database.transaction(STORES, "readwrite");
     const [entries, trees] = STORES.map((store) => transaction.objectStore(store));
     const [entry, saved] = await Promise.all([done(entries.get(id)), done(trees.get(id))]);

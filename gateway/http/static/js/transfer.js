@@ -1,5 +1,7 @@
 /** Conversations to a file and back: everything as JSON, one branch as markdown. */
 
+import { saveFile } from "./dom.js";
+import { CHAT_ID } from "./tree.js";
 import { isOver, newTurn } from "./turn.js";
 
 /** @typedef {import("./turn.js").Turn} Turn */
@@ -62,13 +64,7 @@ export function toMarkdown(title, turns) {
 
 /** Have the browser save a text as a file. @param {string} name @param {string} text */
 export function download(name, text) {
-  const type = name.endsWith(".md") ? "text/markdown" : "application/json";
-  const address = URL.createObjectURL(new Blob([text], { type }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
+  saveFile(name, new Blob([text], { type: name.endsWith(".md") ? "text/markdown" : "application/json" }));
 }
 
 /**
@@ -102,6 +98,7 @@ export async function fromFile(file) {
  */
 export function conversationOf({ id, title, pinned, folder = "", updated, turns, leaf, settings = {} }) {
   expect(id, ["string"], "id");
+  if (!CHAT_ID.test(id)) throw new Error("id is not one of a conversation");
   expect(title, ["string"], "title");
   expect(folder, ["string"], "folder");
   expect(updated, ["number"], "updated");
@@ -123,6 +120,7 @@ function turn(given) {
     if (given[name] !== undefined) made[name] = given[name];
   }
   for (const name of made.omits) expect(name, ["string"], "omits");
+  if (!question && made.attachments.length === 0) throw new Error("a turn asks nothing");
   for (const file of made.attachments) {
     expect(file.name, ["string"], "attachments");
     expect(file.text, ["string"], "attachments");

@@ -11,6 +11,9 @@
  * @property {import("./settings.js").Settings} [settings] of the next questions
  */
 
+/** What a conversation's id may be, which stands in addresses. */
+export const CHAT_ID = /^[\w-]{1,64}$/;
+
 export class Tree {
   /** @param {Saved} saved a turn whose parent is missing has none */
   constructor({ turns, leaf }) {
