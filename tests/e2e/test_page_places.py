@@ -192,9 +192,9 @@ def test_a_folder_is_written_while_the_list_is_read(browser: Browser, keeping: S
 
 def test_what_cannot_be_read_is_said(browser: Browser, keeping: ScriptedServer) -> None:
     """Nothing is shown in its place, deleted for good, or missing in a file. The same link leads there later."""
-    max = keeping.key_of("max")
-    kept_by(browser, keeping, max)
-    with profile(browser, keeping, max) as tab:
+    mia = keeping.key_of("mia")
+    kept_by(browser, keeping, mia)
+    with profile(browser, keeping, mia) as tab:
         ask(tab.page, "three")
         answered(tab.page)
         sent(tab.page)

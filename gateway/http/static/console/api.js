@@ -1,5 +1,6 @@
 /** Requests to the admin API, with a key or by the browser's session; failures as sentences. */
 
+import { saveFile } from "../js/dom.js";
 import { remembered, storageOf } from "../js/storage.js";
 
 /** For this tab; the page of the API itself uses it, too. */
@@ -72,11 +73,7 @@ export class AdminApi {
   /** Have the browser keep an answer as a file. @param {string} path @param {string} name */
   async download(path, name) {
     const response = await this.fetch(path);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(await response.blob());
-    link.download = name;
-    link.click();
-    URL.revokeObjectURL(link.href);
+    saveFile(name, await response.blob());
   }
 }
 

@@ -116,6 +116,14 @@ export function List({ of, parts, query, empty, emptyPage = empty, ...table }) {
   </${Loaded}>`;
 }
 
+/** @type {Column<{disabled: boolean}>} */
+export const STATE = { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") };
+
+/** A button of a row: its name says of which. @param {{title: string, of: string, onClick: () => void}} props */
+export function RowButton({ title, of, onClick }) {
+  return html`<button type="button" aria-label=${`${title} ${of}`} onClick=${onClick}>${title}</button>`;
+}
+
 /**
  * The column with the buttons that change a row.
  *

@@ -44,12 +44,18 @@ export function useRead(path) {
   return { ...state, busy: state.path !== path, again: () => setAsked((/** @type {number} */ times) => times + 1) };
 }
 
-/** The same, read again every two seconds while somebody looks. @param {string} path */
+/** The same, read again two seconds after each answer while somebody looks. @param {string} path */
 export function useWatched(path) {
   const read = useRead(path);
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || read.again(), PAUSE);
+    // Reading again gives up what is being read: a server that takes longer would never be heard.
+    if (!read.data && !read.failure) return undefined;
+    const timer = setInterval(() => {
+      if (document.hidden) return;
+      clearInterval(timer);
+      read.again();
+    }, PAUSE);
     return () => clearInterval(timer);
-  }, [path]);
+  }, [read.data, read.failure]);
   return read;
 }

@@ -33,8 +33,12 @@ export function Shell() {
   }, []);
   const signOut = useCallback(async () => {
     keptKey.set("");
-    if (state.session?.me.session) await answerOf(fetch("../auth/sign-out", { method: "POST" })).catch(() => {});
-    nobody("You are signed out.");
+    try {
+      if (state.session?.me.session) await answerOf(fetch("../auth/sign-out", { method: "POST" }));
+      nobody("You are signed out.");
+    } catch {
+      nobody("You are still signed in: the server did not end your session. Load this page again, and sign out then.");
+    }
   }, [state.session]);
   useEffect(() => void signIn(keptKey.get()), []);
 

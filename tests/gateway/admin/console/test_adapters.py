@@ -100,6 +100,24 @@ def test_an_adapter_is_uploaded_swapped_back_and_drained(tab: Visit, url: str, f
     expect(row(page, NAME)).to_contain_text("takes no requests")
 
 
+def test_a_file_that_is_chosen_again_takes_the_place_of_the_first(
+    tab: Visit, folders: list[Path], tmp_path: Path
+) -> None:
+    """And a step that could not be asked for is asked for again."""
+    page = tab.page
+    wrong = tmp_path / "adapter_model.safetensors"
+    wrong.write_bytes(b"no weights")
+    sign_in(page, ACME, "#/adapters")
+    page.get_by_role("button", name="Upload an adapter").click()
+    dialog(page).get_by_label("Name", exact=True).fill(NAME)
+    dialog(page).locator("input[type=file]").set_input_files(wrong)
+    expect(dialog(page).get_by_text("Missing: adapter_config.json.")).to_be_visible()
+    page.route("**/admin/v1/jobs/*", lambda route: route.abort(), times=1)
+    upload(page, folders[0])
+    expect(dialog(page).get_by_text(f"{NAME} is ready.")).to_be_visible()
+    expect(dialog(page).get_by_role("alert")).to_have_count(0)
+
+
 def test_a_broken_file_is_told_by_its_code(tab: Visit, folders: list[Path]) -> None:
     """And the name leads nowhere."""
     page = tab.page

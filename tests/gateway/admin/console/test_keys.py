@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from gateway.access.identity.last_used import LAST_USED_KEY
 from tests.e2e.browser import Visit, needs_chromium
+from tests.e2e.page import connected
 from tests.gateway.admin.conftest import ACME, Shop
 from tests.gateway.admin.console.pages import dialog, focused, press, row, sign_in, wait_until
 
@@ -73,6 +74,22 @@ def test_a_key_is_shown_once_then_rotated_then_revoked(
     expect(page.get_by_role("heading", level=1)).to_be_focused()
     wait_until(lambda: not works(shop, old))
     assert works(shop, fresh)
+
+
+def test_the_chat_page_gets_the_new_key_alone(tab: Visit) -> None:
+    """Not that of who has made it."""
+    page = tab.page
+    sign_in(page, ACME, "#/tenants/acme/keys")
+    page.get_by_role("button", name="Make a key").click()
+    press(page, "Make")
+    key = page.locator("pre.made").inner_text()
+    with page.expect_popup() as opened:
+        press(page, "Chat with it")
+    tab.watch(opened.value)
+    connected(opened.value)
+    kept = opened.value.evaluate("JSON.stringify({ ...sessionStorage })")
+    assert key in kept and ACME not in kept
+    assert ACME in page.evaluate("JSON.stringify({ ...sessionStorage })")
 
 
 def test_keys_of_the_configuration_file_are_locked(tab: Visit) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import httpx2
-from playwright.sync_api import expect
+from playwright.sync_api import Request, Route, expect
 
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import OPERATOR
@@ -35,6 +35,24 @@ def test_the_last_replica_is_drained_by_its_name_and_taken_back(tab: Visit, oper
     replica.get_by_role("button", name="Take back").press("Enter")
     press(page, "Take back")
     expect(replica).to_contain_text("gets turns")
+
+
+def test_a_slow_answer_is_waited_for(tab: Visit) -> None:
+    """However long the server takes: it is asked again after it has answered."""
+    page = tab.page
+    page.clock.install()
+    sign_in(page, OPERATOR)
+    open_view(page, "#/pools", "Pools")
+    held: list[Route] = []
+    given_up: list[Request] = []
+    page.route("**/admin/v1/pools", lambda route: held.append(route))
+    page.on("requestfailed", lambda request: given_up.append(request))
+    with page.expect_request("**/admin/v1/pools"):
+        page.clock.run_for(2_000)
+    page.clock.run_for(10_000)
+    assert (len(held), given_up) == (1, [])
+    held[0].fulfill(json={"data": []})
+    expect(page.get_by_text("There is no pool.")).to_be_visible()
 
 
 def test_a_weight_that_somebody_else_has_changed_is_not_overwritten(tab: Visit, operator: httpx2.Client) -> None:

@@ -59,6 +59,18 @@ def test_a_browser_that_has_signed_in_needs_no_key(tab: Visit, signing_in: str) 
     expect(page.get_by_label("API key")).to_be_visible()
 
 
+def test_who_could_not_sign_out_is_told(tab: Visit, signing_in: str) -> None:
+    """The session lasts."""
+    page = tab.page
+    page.goto(signing_in)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    page.route("**/auth/sign-out", lambda route: route.abort())
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("alert")).to_contain_text("You are still signed in")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
 def test_an_admin_of_one_tenant_sees_nothing_foreign(tab: Visit) -> None:
     """No name of another tenant, no entry of the operators; a foreign address is not found."""
     page = tab.page

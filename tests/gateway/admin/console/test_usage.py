@@ -52,6 +52,8 @@ def test_all_pages_of_a_report_show_the_total_of_the_server(tab: Visit, used: No
         if shown != "Rows 201 to 250":
             page.get_by_role("link", name="Later rows").press("Enter")
     expect(page.get_by_role("img", name="Turns")).to_be_visible()
+    open_view(page, "#/usage?measure=toString", "Usage")
+    expect(page.get_by_role("region", name="Usage")).to_be_visible()
 
 
 def test_two_dimensions_stand_in_one_table(tab: Visit, used: None) -> None:

@@ -35,6 +35,11 @@ function UploadForm({ begin, known, onJob, onClose }) {
   const [draft, setDraft] = useState(begin);
   const [files, setFiles] = useState([]);
   const set = (/** @type {object} */ values) => setDraft({ ...draft, ...values });
+  /** One that is chosen again takes the place of the first. @param {File[]} more */
+  const add = (more) => {
+    const names = more.map(({ name }) => name);
+    setFiles([...files.filter((/** @type {File} */ { name }) => !names.includes(name)), ...more]);
+  };
   const config = files.find((/** @type {File} */ file) => file.name === CONFIG);
   const weights = files.find((/** @type {File} */ file) => file.name === WEIGHTS);
   const send = (/** @type {Event} */ event) => {
@@ -53,7 +58,7 @@ function UploadForm({ begin, known, onJob, onClose }) {
       <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
       <${CheckField} label="If the name exists, have it lead here" checked=${draft.replace} onInput=${(/** @type {boolean} */ replace) => set({ replace })} />
     `}
-    <${Drop} files=${files} onFiles=${(/** @type {File[]} */ more) => setFiles([...files, ...more])} />
+    <${Drop} files=${files} onFiles=${add} />
     <p class="note" role="status">${missing(config, weights)}</p>
     ${failure}
     <div class="actions">
@@ -93,10 +98,10 @@ function Progress({ job, setJob, onClose }) {
   const ended = job.state === "succeeded" || job.state === "failed";
   useEffect(() => {
     if (ended) return undefined;
-    const read = () => api.read(`jobs/${job.id}`).then(({ data }) => setJob(data), setFailure);
+    const read = () => api.read(`jobs/${job.id}`).then(({ data }) => (setFailure(null), setJob(data)), setFailure);
     const timer = setTimeout(read, PAUSE);
     return () => clearTimeout(timer);
-  }, [job]);
+  }, [job, failure]);
   const at = STEPS.findIndex(([state]) => state === job.state);
   return html`
     <ol class="steps" aria-label="Steps">

@@ -6,7 +6,7 @@ import { Change } from "../change.js";
 import { StackedBars } from "../chart.js";
 import { compact, count, hourTime, money, NONE, share, words } from "../format.js";
 import { html } from "../html.js";
-import { changeColumn, Filters, Heading, Loaded, Periods, Table, TextField, Time } from "../parts.js";
+import { changeColumn, Filters, Heading, Loaded, Periods, RowButton, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").StoredAnswerInfo} Stored */
@@ -150,7 +150,7 @@ function Answers({ tenant }) {
   const done = () => (close(), read.again());
   /** @param {any} dialog @param {string} title @param {Stored} answer */
   const button = (dialog, title, answer) =>
-    html`<button type="button" aria-label=${`${title} ${answer.digest.slice(0, 12)}`} onClick=${() => setOpen({ dialog, answer })}>${title}</button>`;
+    html`<${RowButton} title=${title} of=${answer.digest.slice(0, 12)} onClick=${() => setOpen({ dialog, answer })} />`;
   /** @type {import("../parts.js").Column<Stored>[]} */
   const columns = [
     { title: "Answer", cell: ({ digest }) => html`<code title=${digest}>${digest.slice(0, 12)}</code>` },

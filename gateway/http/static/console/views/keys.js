@@ -3,10 +3,22 @@
 import { useState } from "../../vendor/preact/hooks.js";
 import { remembered, storageOf } from "../../js/storage.js";
 import { pageOf } from "../address.js";
+import { keptKey } from "../api.js";
 import { Change } from "../change.js";
 import { duration } from "../format.js";
 import { html } from "../html.js";
-import { changeColumn, CheckField, Dialog, Heading, List, SelectField, TextField, Time } from "../parts.js";
+import {
+  changeColumn,
+  CheckField,
+  Dialog,
+  Heading,
+  List,
+  RowButton,
+  SelectField,
+  STATE,
+  TextField,
+  Time,
+} from "../parts.js";
 import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
@@ -35,7 +47,7 @@ export function Keys({ parts, query }) {
   const done = (/** @type {any} */ answer) => (close(), setMade(answer?.key ? answer : null), read.again());
   /** @param {any} dialog @param {Key} key @param {string} title */
   const button = (dialog, key, title) =>
-    html`<button type="button" aria-label=${`${title} ${nameOf(key)}`} onClick=${() => setOpen({ dialog, key })}>${title}</button>`;
+    html`<${RowButton} title=${title} of=${nameOf(key)} onClick=${() => setOpen({ dialog, key })} />`;
   /** @type {import("../parts.js").Column<Key>[]} */
   const columns = [
     { title: "Key", cell: nameOf },
@@ -44,7 +56,7 @@ export function Keys({ parts, query }) {
     { title: "May", cell: ({ scopes, operator }) => `${scopes.join(", ")}${operator ? " (operator)" : ""}` },
     { title: "Last used", cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : "never") },
     { title: "Expires", cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : "never") },
-    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    STATE,
     changeColumn(writes("keys"), (key) => {
       if (key.operator && !operator) return "for operators only";
       return html`<span class="buttons">
@@ -82,13 +94,20 @@ function MadeKey({ text, chats, onClose }) {
   </${Dialog}>`;
 }
 
-/** Open the chat page with a key: a tab begins with a copy of what the one that opens it keeps just then. @param {string} text */
+/**
+ * Open the chat page with a key, and without that of the console: a tab begins with a copy of what the one that opens
+ * it keeps just then.
+ *
+ * @param {string} text
+ */
 function chatWith(text) {
   const kept = remembered(storageOf("sessionStorage"), "key");
-  const before = kept.get();
+  const [before, own] = [kept.get(), keptKey.get()];
   kept.set(text);
+  keptKey.set("");
   open("../");
   kept.set(before);
+  keptKey.set(own);
 }
 
 /** @param {{path: string, apiKey: Key | null, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */

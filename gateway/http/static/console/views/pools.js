@@ -4,7 +4,7 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { Change } from "../change.js";
 import { compact, count, NONE, seconds, share } from "../format.js";
 import { html } from "../html.js";
-import { CheckField, Heading, Loaded, Pairs, Table, TextField } from "../parts.js";
+import { CheckField, Heading, Loaded, Pairs, RowButton, Table, TextField } from "../parts.js";
 import { useSession, useWatched } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").ReplicaState} Replica */
@@ -36,8 +36,8 @@ function Pool({ pool, change }) {
   const serving = replicas.filter(({ connected, drained }) => connected && !drained);
   /** @param {any} dialog @param {string} title @param {Replica} replica */
   const button = (dialog, title, replica) =>
-    html`<button type="button" aria-label=${`${title} ${replica.name}`}
-      onClick=${() => change({ dialog, replica, last: serving.length === 1 && serving[0] === replica })}>${title}</button>`;
+    html`<${RowButton} title=${title} of=${replica.name}
+      onClick=${() => change({ dialog, replica, last: serving.length === 1 && serving[0] === replica })} />`;
   /** @param {string} title @param {(load: import("../admin-api.d.ts").ReplicaLoad) => string} of @returns {import("../parts.js").Column<Replica>} */
   const load = (title, of) => ({ title, number: true, cell: (replica) => (replica.load ? of(replica.load) : NONE) });
   /** @type {import("../parts.js").Column<Replica>[]} */

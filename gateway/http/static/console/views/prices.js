@@ -5,7 +5,7 @@ import { pageOf, publicPath } from "../address.js";
 import { Change } from "../change.js";
 import { money } from "../format.js";
 import { html } from "../html.js";
-import { changeColumn, Heading, List, Loaded, Table, TextField } from "../parts.js";
+import { changeColumn, Heading, List, Loaded, RowButton, Table, TextField } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 const MICRO = 1_000_000;
@@ -52,7 +52,7 @@ function AllPrices({ parts, query }) {
   const done = () => (close(), read.again());
   /** @param {any} dialog @param {string} title @param {import("../admin-api.d.ts").PriceState} price */
   const button = (dialog, title, { name }) =>
-    html`<button type="button" aria-label=${`${title} ${name}`} onClick=${() => setOpen({ dialog, name })}>${title}</button>`;
+    html`<${RowButton} title=${title} of=${name} onClick=${() => setOpen({ dialog, name })} />`;
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").PriceState>[]} */
   const columns = [
     { title: "Model or adapter", cell: ({ name }) => name },

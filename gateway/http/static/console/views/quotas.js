@@ -4,7 +4,7 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { Change } from "../change.js";
 import { duration, shown, words } from "../format.js";
 import { html } from "../html.js";
-import { Heading, Loaded, SelectField, Table, TextField } from "../parts.js";
+import { Heading, Loaded, RowButton, SelectField, Table, TextField } from "../parts.js";
 import { QuotaFields, quotaDraft, quotaOf } from "../quota.js";
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
@@ -29,6 +29,9 @@ export function Quotas({ parts }) {
   const done = () => (close(), read.again());
   /** @param {"used" | "held" | "left" | "most"} name */
   const amount = (name) => (/** @type {Standing} */ { limit, ...row }) => shown(limit, row[name]);
+  /** @param {string} subject */
+  const button = (subject) =>
+    html`<${RowButton} title="Change" of=${`the limits of ${subject.replace(":", " ")}`} onClick=${() => setOpen({ dialog: OwnChange, subject })} />`;
   /** @type {import("../parts.js").Column<Standing>[]} */
   const columns = [
     { title: "Of", cell: ({ subject }) => (subject === "tenant" ? "the whole tenant" : subject.replace(":", " ")) },
@@ -39,7 +42,7 @@ export function Quotas({ parts }) {
     { title: "Left", number: true, cell: amount("left") },
     { title: "At most", number: true, cell: amount("most") },
     { title: "Full again in", number: true, cell: ({ reset_seconds }) => (reset_seconds ? duration(reset_seconds) : "") },
-    { title: "Change", cell: ({ subject }) => writes("quotas") && OWN.test(subject) && html`<${OwnButton} subject=${subject} open=${setOpen} />` },
+    { title: "Change", cell: ({ subject }) => writes("quotas") && OWN.test(subject) && button(subject) },
   ];
   // What the tenant may use in all is for operators to set.
   const buttons = html`<span class="actions">
@@ -80,12 +83,6 @@ function QuotaChange({ path, tenant, onClose, onDone }) {
     onClose=${onClose}
     onDone=${onDone}
   />`;
-}
-
-/** @param {{subject: string, open: (dialog: any) => void}} props */
-function OwnButton({ subject, open }) {
-  return html`<button type="button" aria-label=${`Change the limits of ${subject.replace(":", " ")}`}
-    onClick=${() => open({ dialog: OwnChange, subject })}>Change</button>`;
 }
 
 /** @param {{path: string, subject?: string, onClose: () => void, onDone: () => void}} props without a subject: one more */

@@ -5,7 +5,7 @@ import { pageOf, publicPath, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { count, milliseconds, share } from "../format.js";
 import { html } from "../html.js";
-import { changeColumn, CheckField, Heading, List, Loaded, Pairs, Table, TextField, Time } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, Loaded, Pairs, RowButton, STATE, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession, useWatched } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").RouteState} Route */
@@ -24,10 +24,10 @@ export function Routes({ parts, query }) {
     { title: "Description", cell: ({ description }) => description },
     { title: "Leads to", cell: ({ targets }) => shares(targets) },
     { title: "Shadow", cell: ({ shadow }) => (shadow ? `${shadow.percent} % copied to ${shadow.model}` : "") },
-    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    STATE,
     changeColumn(
       writes("routes"),
-      (route) => html`<button type="button" aria-label=${`Change ${route.name}`} onClick=${() => setOpen(route)}>Change</button>`,
+      (route) => html`<${RowButton} title="Change" of=${route.name} onClick=${() => setOpen(route)} />`,
     ),
   ];
   const make = html`<button type="button" onClick=${() => setOpen({})}>Make a route</button>`;
@@ -100,8 +100,7 @@ function RouteChange({ name, onClose, onDone }) {
   />`;
 }
 
-/** The trials of one route, read again while it is looked at. */
-/** @param {import("../address.js").Address} props */
+/** The trials of one route, read again while it is looked at. @param {import("../address.js").Address} props */
 export function Trials({ parts: [, name] }) {
   const read = useWatched(publicPath("trials", name));
   const failures = (/** @type {import("../admin-api.d.ts").CanarySignal} */ signal) => (/** @type {Trial} */ trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;

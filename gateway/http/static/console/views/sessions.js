@@ -5,16 +5,18 @@ import { given, withQuery } from "../address.js";
 import { Change } from "../change.js";
 import { NONE } from "../format.js";
 import { html } from "../html.js";
-import { Filters, Heading, Loaded, Table, Time } from "../parts.js";
+import { Filters, Heading, Loaded, RowButton, Table, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").BrowserSessionState} Session */
+
+const SHOWN = 200;
 
 /** @param {import("../address.js").Address} props */
 export function Sessions({ parts, query }) {
   const { operator, writes } = useSession();
   const [open, setOpen] = useState(null);
-  const read = useRead(withQuery("sessions", given({ ...query, limit: "200" }, ["tenant", "limit"])));
+  const read = useRead(withQuery("sessions", [...given(query, ["tenant"]), ["limit", String(SHOWN)]]));
   const close = () => setOpen(null);
   const done = () => (close(), read.again());
   /** @type {import("../parts.js").Column<Session>[]} */
@@ -29,7 +31,7 @@ export function Sessions({ parts, query }) {
       title: "Change",
       cell: (session) =>
         writes("sessions") &&
-        html`<button type="button" aria-label=${`End the session of ${whoseOf(session)}`} onClick=${() => setOpen(session)}>End</button>`,
+        html`<${RowButton} title="End" of=${`the session of ${whoseOf(session)}`} onClick=${() => setOpen(session)} />`,
     },
   ];
   return html`
@@ -37,7 +39,10 @@ export function Sessions({ parts, query }) {
     <p class="note">People who have signed in with a browser. Who sends a key has no session.</p>
     ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
     <${Loaded} of=${read}>
-      ${(/** @type {import("../admin-api.d.ts").SessionList} */ { data }) => html`<${Table} caption="Sessions" columns=${columns} rows=${data} by=${(/** @type {Session} */ { id }) => id} empty="Nobody has signed in with a browser." />`}
+      ${(/** @type {import("../admin-api.d.ts").SessionList} */ { data }) => html`
+        ${data.length === SHOWN && html`<p class="note">The newest ${SHOWN}.</p>`}
+        <${Table} caption="Sessions" columns=${columns} rows=${data} by=${(/** @type {Session} */ { id }) => id} empty="Nobody has signed in with a browser." />
+      `}
     </${Loaded}>
     ${open && html`<${End} session=${open} onClose=${close} onDone=${done} />`}
   `;

@@ -4,7 +4,7 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { html } from "../html.js";
-import { changeColumn, CheckField, Heading, List, TextField } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, RowButton, STATE, TextField } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @param {import("../address.js").Address} props */
@@ -20,10 +20,10 @@ export function Tenants({ parts, query }) {
     { title: "Description", cell: ({ description }) => description },
     { title: "Weight", number: true, cell: ({ weight }) => weight },
     { title: "Class", cell: ({ service }) => service },
-    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    STATE,
     changeColumn(
       writes("tenants"),
-      (tenant) => html`<button type="button" aria-label=${`Change ${tenant.name}`} onClick=${() => setChange(tenant)}>Change</button>`,
+      (tenant) => html`<${RowButton} title="Change" of=${tenant.name} onClick=${() => setChange(tenant)} />`,
     ),
   ];
   const make = html`<button type="button" onClick=${() => setChange({})}>Make a tenant</button>`;

@@ -65,7 +65,7 @@ export function Usage({ parts, query }) {
 
 /** @param {{report: UsageReport, by: [string, string][]} & import("../address.js").Address} props */
 function Report({ report, parts, query, by }) {
-  const measure = /** @type {Measure} */ (query.measure in SUMS ? query.measure : "cost_microdollars");
+  const measure = /** @type {Measure} */ (Object.hasOwn(SUMS, query.measure ?? "") ? query.measure : "cost_microdollars");
   const [title, format] = SUMS[measure];
   const titles = new Map(by);
   const { before } = report;

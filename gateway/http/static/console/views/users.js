@@ -4,7 +4,7 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { pageOf } from "../address.js";
 import { Change } from "../change.js";
 import { html } from "../html.js";
-import { changeColumn, CheckField, Heading, List, TextField, Time } from "../parts.js";
+import { changeColumn, CheckField, Heading, List, RowButton, STATE, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 import { TenantNav } from "./tenants.js";
 
@@ -21,7 +21,7 @@ export function Users({ parts, query }) {
   const done = () => (close(), read.again());
   /** @param {any} dialog @param {User} user @param {string} title */
   const button = (dialog, user, title) =>
-    html`<button type="button" aria-label=${`${title} ${user.subject}`} onClick=${() => setOpen({ dialog, user })}>${title}</button>`;
+    html`<${RowButton} title=${title} of=${user.subject} onClick=${() => setOpen({ dialog, user })} />`;
   /** @type {import("../parts.js").Column<User>[]} */
   const columns = [
     { title: "Subject", cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
@@ -29,7 +29,7 @@ export function Users({ parts, query }) {
     { title: "Description", cell: ({ description }) => description },
     { title: "May", cell: ({ scopes }) => scopes?.join(", ") ?? "what its keys or tokens say" },
     { title: "Since", cell: ({ created_at }) => html`<${Time} at=${created_at || null} />` },
-    { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") },
+    STATE,
     changeColumn(
       writes("users"),
       (user) => html`<span class="buttons">${button(UserChange, user, "Change")} ${button(UserDeletion, user, "Delete")}</span>`,
