@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.access.identity import Principal
-from gateway.access.identity.authenticate import TOKENS
 from gateway.errors import Conflict, Forbidden, NotFound, PreconditionRequired, invalid_value
 from gateway.http.exchange import JsonResponse, read_parameters
 from gateway.protocol.chats import ChatEntry, ChatList, ChatSearch, ChatsFound, ChatsPage, ChatWrite, DeletedChat
@@ -72,10 +71,13 @@ async def delete(request: Request) -> Response:
     """`DELETE /v1/chats/{chat_id}`: forgets its responses too."""
     gateway, principal, owner = await _owner(request)
     id = request.path_params["chat_id"]
-    responses = await gateway.chats.delete(owner, id)
+    chat = await gateway.chats.read(owner, id)
+    responses = [turn.response_id for turn in chat.turns if turn.response_id is not None]
     for start in range(0, len(responses), _AT_ONCE):
         some = responses[start : start + _AT_ONCE]
         await asyncio.gather(*(_forget(gateway, principal, response) for response in some))
+    # Last: while a response cannot be deleted, the conversation stays, and deleting it can be repeated.
+    await gateway.chats.delete(owner, id)
     return JsonResponse(DeletedChat(id))
 
 
@@ -99,7 +101,7 @@ async def _owner(request: Request) -> tuple[Gateway, Principal, Owner]:
     """
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    user = await user_of(gateway, principal)
+    user = user_of(principal)
     if user is None:
         raise Forbidden(
             "a key without a user keeps no conversations here, as several people may hold it; sign in, or use a key "
@@ -113,15 +115,12 @@ async def _owner(request: Request) -> tuple[Gateway, Principal, Owner]:
     return gateway, principal, owner
 
 
-async def user_of(gateway: Gateway, principal: Principal) -> str | None:
+def user_of(principal: Principal) -> str | None:
     """Return a name of the user, which is the same for keys and for tokens if the directory knows both; None: nobody
     knows which user asks."""
-    if principal.user is None:
-        return None
-    if not principal.key.startswith(TOKENS):
-        return f"user {principal.user}"
-    user = await gateway.view.user(principal.tenant, principal.user)
-    return f"{principal.key} {principal.user}" if user is None else f"user {user.id}"
+    if principal.user_id is not None:
+        return f"user {principal.user_id}"
+    return None if principal.user is None else f"{principal.key} {principal.user}"
 
 
 async def _forget(gateway: Gateway, principal: Principal, response: str) -> None:

@@ -78,7 +78,7 @@ async def _owner(request: Request) -> tuple[Gateway, Principal, Owner]:
     """
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    name = await user_of(gateway, principal) or f"key {principal.counts_as or principal.key}"
+    name = user_of(principal) or f"key {principal.counts_as or principal.key}"
     owner = gateway.chats.owner(principal.tenant, name)
     await gateway.chats.admit(owner)
     return gateway, principal, owner

@@ -37,8 +37,9 @@ def subjects_of(
     found = [LimitSubject("tenant", whole)]
     if principal.quota is not None:
         found.append(LimitSubject(f"key:{principal.counts_as or principal.key}", principal.quota))
-    if tenant is not None and principal.user is not None and principal.user in tenant.user_quotas:
-        found.append(LimitSubject(f"user:{principal.user}", tenant.user_quotas[principal.user]))
+    user = principal.user_id or principal.user
+    if tenant is not None and user is not None and user in tenant.user_quotas:
+        found.append(LimitSubject(f"user:{user}", tenant.user_quotas[user]))
     if tenant is not None and model is not None and model in tenant.model_quotas:
         found.append(LimitSubject(f"model:{model}", tenant.model_quotas[model]))
     if tenant is not None and adapter is not None and (quota := _adapter_quota(tenant, adapter)) is not None:
@@ -78,8 +79,8 @@ def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal)
 
 
 def mode_of(subjects: tuple[LimitSubject, ...]) -> Mode:
-    """Return the mode: strict if a key, model or adapter says so, else what one of them says, else what the tenant
-    says."""
+    """Return the mode: strict if a key, user, model or adapter says so, else what one of them says, else what the
+    tenant says."""
     own = [subject.quota.mode for subject in subjects if subject.name != "tenant" and subject.quota.mode]
     if own:
         return "strict" if "strict" in own else own[0]

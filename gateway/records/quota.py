@@ -60,7 +60,7 @@ class Quota(Section, frozen=True, omit_defaults=True):
 
 
 class LimitSubject(Struct, frozen=True):
-    """A tenant, key, model or adapter whose use is counted."""
+    """A tenant, key, user, model or adapter whose use is counted."""
 
     name: str
     """`tenant`, or a kind and a name, such as `key:ci` or `model:llama-7b`."""

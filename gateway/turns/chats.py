@@ -162,19 +162,13 @@ class Chats:
             raise _full(refused, settings)
         return revision
 
-    async def delete(self, owner: Owner, id: str) -> list[str]:
-        """Delete a conversation; return the ids of its responses.
-
-        Raises:
-            NotFound: see `read`.
-        """
-        chat = await self.read(owner, id)
+    async def delete(self, owner: Owner, id: str) -> None:
+        """Delete a conversation, if there is one."""
         with _redis_needed():
             async with self._redis.pipeline(transaction=True) as pipeline:
                 pipeline.unlink(_key(owner, id))
                 pipeline.hdel(_index(owner), id)
                 await pipeline.execute()
-        return [turn.response_id for turn in chat.turns if turn.response_id is not None]
 
     async def search(self, owner: Owner, words: Sequence[str]) -> tuple[list[ChatEntry], bool]:
         """Find the conversations with all of these words in title or turns; whether there was time for all of them.

@@ -223,7 +223,7 @@ class Identity:
             if user.scopes is not None:
                 scopes &= frozenset(user.scopes)
         self._last_used.touch(key.tenant, key.id)
-        return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota, key.counts_as)
+        return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota, key.counts_as, user_id=key.user)
 
     async def of_token(self, claims: Claims) -> Principal:
         """Return the principal of a verified token.
@@ -247,11 +247,11 @@ class Identity:
         await self._check_tenant(principal.tenant)
         user = await self._view.user(principal.tenant, principal.user or "")
         if user is None:
-            return principal
+            return msgspec.structs.replace(principal, user_id=None)
         if user.disabled:
             raise Unauthorized("the user of this token is disabled")
         scopes = principal.scopes if user.scopes is None else principal.scopes & frozenset(user.scopes)
-        return msgspec.structs.replace(principal, scopes=scopes)
+        return msgspec.structs.replace(principal, scopes=scopes, user_id=user.id)
 
     async def _check_tenant(self, name: str) -> None:
         tenant = self._view.tenant(name)

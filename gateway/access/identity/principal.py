@@ -30,7 +30,7 @@ class Principal(Struct, frozen=True):
     key: str
     """Id of the API key, or of the issuer of a token, for logs."""
     user: str | None = None
-    """Id of the person or service within the tenant, where one is known."""
+    """Person or service within the tenant, where one is known: the id of a key's user, the subject of a token."""
     scopes: frozenset[Scope] = USE
     operator: bool = False
     """Whether its admin scopes reach every tenant, not only its own."""
@@ -42,6 +42,8 @@ class Principal(Struct, frozen=True):
     """When the token or session behind it expires, in seconds since 1970; None for keys, whose record says it."""
     session: str | None = None
     """Digest of the browser session by which the caller is known; None: a key or token was sent."""
+    user_id: str | None = None
+    """Id of the user in the directory, the same for keys and tokens; None: the directory does not know who calls."""
 
     @property
     def actor(self) -> str:

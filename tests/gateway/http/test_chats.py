@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gateway.config.chat import ChatSettings
+from gateway.errors import Unavailable
 from gateway.protocol.chats import ChatEntry, ChatList, ChatsFound, ChatTree
 from gateway.turns import chats as module
 from tests.gateway.conftest import KEY, Serve, Served
@@ -77,6 +78,26 @@ async def test_a_conversation_is_made_read_changed_and_deleted(serve: Serve) -> 
         assert gone.json() == {"id": "c1", "object": "chat.deleted", "deleted": True}
         assert code(await ann.get(elsewhere)) == (404, "chat_not_found")
         assert code(await ann.get(f"/responses/{turn['response_id']}")) == (404, "response_not_found")
+
+
+async def test_a_conversation_stays_until_its_responses_are_deleted(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that deleting it can be repeated."""
+    async with serve(chat=SERVER) as served, people(served, "ann") as [ann]:
+        response = await ann.post("/responses", json={"model": "small", "input": "hello", "max_output_tokens": 2})
+        turn = {**TURN, "response_id": response.json()["id"]}
+        await ann.post("/chats/c1", json={**CHAT, "turns": [turn]}, headers=NEW)
+
+        async def unreachable(*_: object) -> None:
+            raise Unavailable("its gateway does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.gateway.turns, "delete", unreachable)
+            assert (await ann.delete("/chats/c1")).status_code == 503
+        assert (await ann.delete("/chats/c1")).status_code == 200
+        assert code(await ann.get(f"/responses/{turn['response_id']}")) == (404, "response_not_found")
+        assert code(await ann.delete("/chats/c1")) == (404, "chat_not_found")
 
 
 async def test_a_change_says_what_it_is_meant_for(serve: Serve) -> None:

@@ -58,6 +58,8 @@ def test_what_a_tenants_own_admins_set_counts_beside_what_operators_set() -> Non
     assert subjects == {"tenant": TENANT.quota, "user:ada": users["ada"], "adapter:law": law}
     bob = [each.name for each in subjects_of(Quota(), tenant, Principal("acme", "ci", "bob"), "small", "pirate")]
     assert bob == ["tenant", "adapter:pirate"]
+    by_token = Principal("acme", "token:corp", "ada@example.com", user_id="ada")
+    assert [each.name for each in subjects_of(Quota(), tenant, by_token, "small", None)] == ["tenant", "user:ada"]
     every = {each.name: each.quota for each in every_subject(Quota(), tenant, [])}
     assert every.keys() == {"tenant", "user:ada", "model:large", "adapter:law", "adapter:pirate"}
     assert every["adapter:law"] == law

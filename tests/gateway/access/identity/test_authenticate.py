@@ -27,7 +27,8 @@ async def commands(redis: Redis) -> int:
 async def test_a_key_of_the_directory_is_its_record(installation: Installation) -> None:
     await installation.write(User(id="ann", tenant="acme", subject="s"))
     key = await installation.key(id="ci", user="ann", scopes=["chat", "admin:read"], operator=True)
-    assert await installation.ask(key) == Principal("acme", "ci", "ann", frozenset({"chat", "admin:read"}), True)
+    scopes = frozenset({"chat", "admin:read"})
+    assert await installation.ask(key) == Principal("acme", "ci", "ann", scopes, True, user_id="ann")
 
 
 async def test_a_key_of_the_configuration_is_its_tenant(installation: Installation) -> None:

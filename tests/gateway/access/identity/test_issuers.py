@@ -263,9 +263,10 @@ async def test_users_who_are_in_no_directory_are_not_asked_for_after_every_chang
 async def test_a_user_of_the_directory_may_be_disabled_or_bounded(site: Site) -> None:
     token = site.provider.token(scope="chat models")
     principal = await site.ask(token)
+    assert (principal.user, principal.user_id) == ("ann", None)
     await site.installation.write(User(id="u1", tenant="acme", subject="ann", scopes=["models"]))
-    assert (await site.ask(token)).scopes == {"models"}
-    assert (await site.installation.identity.renew(principal)).scopes == {"models"}
+    for known in (await site.ask(token), await site.installation.identity.renew(principal)):
+        assert (known.scopes, known.user, known.user_id) == ({"models"}, "ann", "u1")
     await site.installation.write(User(id="u1", tenant="acme", subject="ann", disabled=True))
     for attempt in (site.ask(token), site.installation.identity.renew(principal)):
         with pytest.raises(Unauthorized, match="user"):
