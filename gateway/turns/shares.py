@@ -132,13 +132,15 @@ class Shares:
             NotFound: the owner does not share it.
         """
         with _redis_needed():
-            if not await cast(Any, self._redis.hdel(_index(owner), id)):
+            if not await self._redis.hexists(_index(owner), id):
                 raise _unknown(id)
             async with self._redis.pipeline(transaction=True) as pipeline:
                 pipeline.unlink(DATA_KEY.format(id=id))
                 about = msgspec.msgpack.encode(_About(owner.tenant, 0, revoked=True))
                 pipeline.set(SHARE_KEY.format(id=id), about, xx=True, keepttl=True)
                 await pipeline.execute()
+            # Last, so that a revocation that fails can be repeated.
+            await cast(Any, self._redis.hdel(_index(owner), id))
 
 
 def _index(owner: Owner) -> str:
