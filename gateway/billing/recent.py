@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +24,8 @@ _FEWEST = 20
 """Entries of a stream that are read at once at least."""
 _SKEW = 60_000
 """Milliseconds by which the clocks of Redis and a gateway may differ."""
+LATE = 120_000
+"""Milliseconds after its turn's end within which an entry is mostly written."""
 _LONGEST = timedelta(days=2)
 """Time from a turn's beginning within which its entry is searched for."""
 _decoder = msgspec.json.Decoder(LedgerEntry)
@@ -74,6 +76,11 @@ class TurnPlace(Struct, frozen=True):
         return f"{'' if tenant > self.tenant else '('}{self.milliseconds}-{self.number}"
 
 
+def place_before(end: datetime) -> TurnPlace:
+    """Return the place behind which the turns before a time are, but for those that were written later than `LATE`."""
+    return TurnPlace(_last_day(end).strftime("%Y%m%d"), int(1000 * end.timestamp()) + LATE, 0, "")
+
+
 async def newest(
     redis: Redis, tenant: str | None, query: TurnQuery, after: TurnPlace | None = None
 ) -> AsyncIterator[tuple[TurnPlace, LedgerEntry]]:
@@ -88,10 +95,11 @@ async def newest(
     """
     active = await redis.zrangebyscore(TENANTS_KEY, int(query.since.timestamp()), "+inf")
     names = [tenant] if tenant is not None else sorted(name.decode() for name in cast("list[bytes]", active))
+    since = max(0, int(1000 * query.since.timestamp()) - _SKEW)
     for day in _days_back(query):
         if after is None or day <= after.day:
             behind = after if after is not None and after.day == day else None
-            async for found in _of_day(redis, day, names, behind):
+            async for found in _of_day(redis, day, names, behind, since):
                 yield found
 
 
@@ -119,16 +127,25 @@ async def find(redis: Redis, tenant: str, turn: str, began: int) -> list[LedgerE
 
 def _days_back(query: TurnQuery) -> Iterator[str]:
     """Yield the days of a query, the newest first."""
-    day = (query.until - timedelta(microseconds=1)).date()
+    day = _last_day(query.until)
     while day >= query.since.date():
         yield day.strftime("%Y%m%d")
         day -= timedelta(days=1)
 
 
+def _last_day(end: datetime) -> date:
+    """Return the day of the last moment before a time."""
+    return (end - timedelta(microseconds=1)).date()
+
+
 async def _of_day(
-    redis: Redis, day: str, tenants: Sequence[str], after: TurnPlace | None
+    redis: Redis, day: str, tenants: Sequence[str], after: TurnPlace | None, since: int
 ) -> AsyncIterator[tuple[TurnPlace, LedgerEntry]]:
-    """Merge the streams of a day, of which no more is read than is asked for."""
+    """Merge the streams of a day, of which no more is read than is asked for.
+
+    Args:
+        since: Unix time in milliseconds; what was written before is left out.
+    """
     count = max(_FEWEST, _READ_AT_ONCE // max(1, len(tenants)))
     waiting: list[tuple[int, int, str, LedgerEntry]] = []
     held = dict.fromkeys(tenants, 0)
@@ -136,7 +153,7 @@ async def _of_day(
     wanted = {tenant: "+" if after is None else after.end_for(tenant) for tenant in tenants}
     following: dict[str, str] = {}
     while wanted or waiting:
-        for tenant, page in (await _pages(redis, day, wanted, count)).items():
+        for tenant, page in (await _pages(redis, day, wanted, since, count)).items():
             for (milliseconds, number), entry in map(_decoded, page):
                 heapq.heappush(waiting, (-milliseconds, -number, tenant, entry))
             held[tenant] = len(page)
@@ -151,13 +168,13 @@ async def _of_day(
                 wanted = {tenant: following.pop(tenant)}
 
 
-async def _pages(redis: Redis, day: str, wanted: Mapping[str, str], count: int) -> dict[str, list[Any]]:
+async def _pages(redis: Redis, day: str, wanted: Mapping[str, str], since: int, count: int) -> dict[str, list[Any]]:
     """Read the newest entries of some tenants before the end that is wanted of each."""
     if not wanted:
         return {}
     async with redis.pipeline(transaction=False) as pipeline:
         for tenant, end in wanted.items():
-            pipeline.xrevrange(entries_key(tenant, day), end, count=count)
+            pipeline.xrevrange(entries_key(tenant, day), end, since, count=count)
         return dict(zip(wanted, await pipeline.execute(), strict=True))
 
 

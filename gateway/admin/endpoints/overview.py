@@ -115,7 +115,7 @@ async def _figures(
     """Return the rows of a period, and its figures."""
     rows = await report(redis, ReportQuery(since=since, until=until, by=(division,), tenant=tenant))
     query, turns, errors, times = TurnQuery(since=since, until=until), 0, 0, list[float]()
-    async for _, entry in recent.newest(redis, tenant, query):
+    async for _, entry in recent.newest(redis, tenant, query, recent.place_before(until)):
         if not query.holds(entry):
             continue
         turns += 1

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.billing.entry import LedgerEntry, entries_key
-from gateway.billing.recent import TurnPlace, TurnQuery, find, newest
+from gateway.billing.recent import TurnPlace, TurnQuery, find, newest, place_before
 from tests.gateway.billing.test_ledger import AT, HOUR, client, entry
 from tests.gateway.billing.test_report import fill
 
@@ -70,6 +70,24 @@ async def test_a_reader_goes_on_where_it_stopped(redis_url: str) -> None:
         assert [each.turn for _, each in whole[:3]] == [f"twin-{tenant}" for tenant in TENANTS]
         for index in (0, 1, 2, 10, 33, 62):
             assert await read(redis, after=whole[index][0]) == whole[index + 1 :]
+
+
+async def test_no_more_of_a_day_is_read_than_a_query_needs(redis_url: str) -> None:
+    """Neither what was written before its time, nor long after it if the reader says so."""
+    since, until = datetime(2026, 11, 22, 13, tzinfo=UTC), datetime(2026, 11, 22, 14, tzinfo=UTC)
+    begin, end = (int(1000 * time.timestamp()) for time in (since, until))
+    written = [begin - HOUR, begin, end - 1, end + 60_000, end + HOUR]
+    async with client(redis_url) as redis:
+        for number, milliseconds in enumerate(written):
+            turn = msgspec.json.encode(entry(number, at=milliseconds))
+            await redis.xadd(entries_key("acme", "20261122"), {"entry": turn}, id=f"{milliseconds}-0")
+        query = TurnQuery(since=since, until=until)
+        whole = [place.milliseconds async for place, _ in newest(redis, "acme", query)]
+        assert whole == written[:0:-1]
+        part = [place.milliseconds async for place, _ in newest(redis, "acme", query, place_before(until))]
+        assert part == written[3:0:-1]
+        first = TurnQuery(since=datetime(1969, 12, 1, tzinfo=UTC), until=datetime(1970, 1, 1, tzinfo=UTC))
+        assert [found async for found in newest(redis, "acme", first)] == []
 
 
 async def test_a_query_selects(redis_url: str) -> None:

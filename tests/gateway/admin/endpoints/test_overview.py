@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import datetime
 from typing import Any
 
 import msgspec
@@ -11,7 +11,10 @@ import pytest
 from cache.semantic.evidence import Comparisons, Evidence
 from cache.semantic.keys import evidence_key
 from gateway.admin.alerts import budget, lost
+from gateway.admin.endpoints import overview
+from gateway.billing import recent
 from gateway.billing.entry import LedgerEntry
+from gateway.billing.report import current_hour
 from gateway.config.settings import SemanticCacheSettings
 from gateway.engines.heartbeat import Overview, ReplicaStatus
 from gateway.limits.standing import LimitStanding
@@ -29,9 +32,9 @@ from tests.gateway.conftest import EngineThread, eventually
 pytestmark = pytest.mark.anyio
 
 
-def turns() -> list[LedgerEntry]:
+def turns(hour: datetime.datetime) -> list[LedgerEntry]:
     """Of this hour, of the one before it, and of another tenant."""
-    now = int(time.time() * 1000)
+    now = int(hour.timestamp() * 1000)
     recent = [
         entry(number, at=now, first_token_ms=10 * number, outcome="failed" if number > 18 else "completed")
         for number in range(1, 21)
@@ -39,10 +42,13 @@ def turns() -> list[LedgerEntry]:
     return [*recent, entry(30, at=now - HOUR, first_token_ms=7), entry(40, at=now, tenant="other", cache="hit")]
 
 
-async def test_a_period_is_shown_beside_the_one_before(administer: Administer) -> None:
+async def test_a_period_is_shown_beside_the_one_before(administer: Administer, monkeypatch: pytest.MonkeyPatch) -> None:
     """With rates, quantiles and errors; of all tenants for operators, of its own for an admin."""
+    hour = current_hour()
+    monkeypatch.setattr(overview, "current_hour", lambda: hour)
+    monkeypatch.setattr(recent, "LATE", 2 * HOUR)  # all entries are written now
     async with administer() as api:
-        await fill(api.served.gateway.redis, turns())
+        await fill(api.served.gateway.redis, turns(hour))
         own = (await api.acme.get("/overview", params={"hours": 1})).json()
         expected = {"turns": 20, "cache_hits": 0, "input_tokens": 200, "errors": 2, "error_rate": 0.1}
         expected |= {"sampled_turns": 20, "hit_rate": 0.0, "prefix_hit_rate": 0.4}
