@@ -15,7 +15,7 @@ from starlette.responses import Response
 from gateway.admin.call import Access, Call, admit
 from gateway.admin.kit.endpoints import Endpoints, Input
 from gateway.engines.heartbeat import GatewayState, ReplicaStatus, overview
-from gateway.errors import ApiError, RateLimited
+from gateway.errors import ApiError, RateLimited, Unavailable
 from gateway.http.exchange import ServerSentEvents, sse_event
 from gateway.storage import presence
 from gateway.telemetry.activity import Sums, TenantActivity
@@ -115,10 +115,10 @@ async def _events(call: Call, count: int) -> AsyncIterator[bytes]:
             if call.gateway.turns.draining:
                 return
             yield sse_event(await _snapshot(call), "snapshot")
+        except (RedisError, OSError, Unavailable):
+            yield sse_event({"detail": "Redis does not answer"}, "problem")
         except ApiError:
             return
-        except (RedisError, OSError):
-            yield sse_event({"detail": "Redis does not answer"}, "problem")
 
 
 async def _snapshot(call: Call) -> Snapshot:

@@ -9,10 +9,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
+from gateway.admin.call import Call, admit
 from gateway.admin.endpoints import live
 from gateway.admin.endpoints.live import LiveStreams
-from gateway.errors import RateLimited
+from gateway.admin.kit.endpoints import Endpoint
+from gateway.errors import RateLimited, Unavailable
 from tests.gateway.admin.conftest import ADMIN, CHAT, Administer, problem
 from tests.gateway.conftest import eventually
 
@@ -74,6 +77,22 @@ async def test_a_stream_ends_with_its_client_and_its_key(
         assert streams.open == 1
         await stream.aclose()
         await eventually(lambda: streams.open == 0)
+
+
+async def test_while_redis_does_not_answer_a_stream_says_so_and_goes_on(
+    administer: Administer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is the session or key that cannot be looked up."""
+    errors: list[Exception] = [Unavailable("sessions cannot be checked")]
+
+    async def failing(endpoint: Endpoint, request: Request) -> Call:
+        if errors:
+            raise errors.pop()
+        return await admit(endpoint, request)
+
+    async with administer() as api:
+        monkeypatch.setattr(live, "admit", failing)
+        assert [name async for name, _ in events(api.operator, 3)] == ["snapshot", "problem", "snapshot"]
 
 
 def test_streams_are_counted_apart_and_together() -> None:
