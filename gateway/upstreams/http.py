@@ -23,7 +23,7 @@ from gateway.upstreams.body import request_body
 from gateway.upstreams.dialect import ServerDescription, ServerDialect
 from gateway.upstreams.pages import UNREADABLE, ServerAccess, ServerPages, Unhealthy, opened, read_body
 from gateway.upstreams.reading import ChunkReader
-from gateway.upstreams.refusal import refusal
+from gateway.upstreams.refusal import refusal, server_failure
 
 logger = logging.getLogger("roundhouse.engines")
 
@@ -40,7 +40,8 @@ _EXPECTED = (Unhealthy, SettingsError, httpx2.HTTPError, OSError, *UNREADABLE)
 class HttpUpstream:
     """Asks one server. Looks each second whether it is healthy, and comes back whenever it is again.
 
-    A server that does not say that it is healthy for `silence` seconds counts as dead, with all its answers.
+    A server counts as dead, with all its answers, once it says that it is not healthy, cannot be reached, or has said
+    nothing for `silence` seconds.
     """
 
     tells_blocks = False
@@ -272,7 +273,7 @@ class HttpUpstream:
                     break
                 chunk = self._events.decode(event.data).chunk()
                 if chunk.error is not None:
-                    raise refusal(chunk.error.status, {}, event.data.encode(), self.address, started=generation.started)
+                    raise server_failure(chunk.error, self.address, started=generation.started)
                 output = reader.read(chunk)
                 if output is not None:
                     limit.reschedule(clock() + _PAUSE)

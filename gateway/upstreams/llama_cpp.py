@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from llguidance import regex_to_lark
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from engine.wire import FinishReason, TokenIdLogprob
 from gateway.upstreams.dialect import (
@@ -85,7 +85,7 @@ class _Model(Struct):
 
 
 class _Models(Struct):
-    data: list[_Model]
+    data: Annotated[list[_Model], Meta(min_length=1)]
 
 
 def _describe(models: bytes, props: bytes) -> ServerDescription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -9,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def read_metrics(page: str, names: Mapping[str, str]) -> dict[str, int]:
-    """Return the sum of each metric over all its labels, by our name for it; what is not on the page is left out.
+    """Return the sum of each metric over all its labels, by our name for it; what is not on the page, or not finite, is
+    left out.
 
     Args:
         names: the server's names by ours.
@@ -23,5 +25,6 @@ def read_metrics(page: str, names: Mapping[str, str]) -> dict[str, int]:
     found: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
-            found[ours[sample.name]] += sample.value
+            if math.isfinite(sample.value):
+                found[ours[sample.name]] += sample.value
     return {name: int(value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""Turns a server's refusal of a request into the failure of an engine. Pure."""
+"""Turns a server's refusal of a request, and its errors amidst an answer, into failures of an engine. Pure."""
 
 from __future__ import annotations
 
@@ -25,21 +25,30 @@ class _Body(Struct):
     message: str | None = None
 
 
-def refusal(
-    status: int, headers: Mapping[str, str], body: bytes, address: str, *, started: bool = False
+def refusal(status: int, headers: Mapping[str, str], body: bytes, address: str) -> RequestFailed:
+    """Return the failure that an answer with this status stands for.
+
+    Args:
+        address: see `server_failure`.
+    """
+    retry_after = _seconds(headers.get("retry-after"))
+    return server_failure(UpstreamError(_message(body), status), address, started=False, retry_after=retry_after)
+
+
+def server_failure(
+    error: UpstreamError, address: str, *, started: bool, retry_after: float | None = None
 ) -> RequestFailed:
-    """Return the failure that an answer with this status stands for, or an error amidst a stream.
+    """Return the failure that a server's error stands for.
 
     Args:
         address: of the server; only for messages to operators, which is all but those of `RequestInvalid`.
     """
-    if status in _INVALID:
-        return RequestInvalid(f"the model's server refuses the request: {_message(body)}", started=started)
-    if status in _OVERLOADED:
-        return EngineOverloaded(
-            "the model's server is too busy", started=started, retry_after=_seconds(headers.get("retry-after"))
-        )
-    said = "refuses our key" if status in (401, 403) else f"fails ({status or 'in its answer'}): {_message(body)}"
+    message = " ".join(error.message.split())[:_MOST_TEXT] or UpstreamError().message
+    if error.status in _INVALID:
+        return RequestInvalid(f"the model's server refuses the request: {message}", started=started)
+    if error.status in _OVERLOADED:
+        return EngineOverloaded("the model's server is too busy", started=started, retry_after=retry_after)
+    said = "refuses our key" if error.status in (401, 403) else f"fails ({error.status or 'in its answer'}): {message}"
     return RequestFailed(f"server {address} {said}", started=started)
 
 
@@ -47,9 +56,9 @@ def _message(body: bytes) -> str:
     try:
         found = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return "it does not say why"
+        return ""
     error = found.error.message if isinstance(found.error, UpstreamError) else found.error
-    return " ".join((error or found.message or "it does not say why").split())[:_MOST_TEXT]
+    return error or found.message or ""
 
 
 def _seconds(value: str | None) -> float | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from engine.wire import FinishReason, TokenIdLogprob
 from gateway.upstreams.dialect import (
@@ -84,7 +84,7 @@ class _Model(Struct):
 
 
 class _Models(Struct):
-    data: list[_Model]
+    data: Annotated[list[_Model], Meta(min_length=1)]
 
 
 def describe_models(models: bytes) -> ServerDescription:

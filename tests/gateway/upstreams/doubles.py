@@ -29,7 +29,39 @@ MODEL = "org/tiny"
 EOS = 2
 
 
-class VllmRequest(Struct, forbid_unknown_fields=True):
+class Sampling(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields that both servers call the same, which a gateway always sends, but for biases."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    ignore_eos: bool
+    logit_bias: dict[str, float] = {}
+
+    def params(self, max_tokens: int, min_tokens: int, logprobs: int | None, seed: int = 0) -> SamplingParams:
+        """Return what an engine of ours is asked."""
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_k=max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
+            seed=seed,
+            logprobs=logprobs,
+            ignore_eos=self.ignore_eos,
+            min_tokens=min_tokens,
+        )
+
+
+class VllmRequest(Sampling, kw_only=True):
     """Fields of `/v1/completions` that a gateway may send."""
 
     model: str
@@ -38,37 +70,19 @@ class VllmRequest(Struct, forbid_unknown_fields=True):
     stream_options: dict[str, bool]
     return_token_ids: bool
     max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    ignore_eos: bool
     seed: int
     min_tokens: int = 0
-    logit_bias: dict[str, float] = {}
     logprobs: int | None = None
     return_tokens_as_token_ids: bool = False
     structured_outputs: dict[str, Any] | None = None
     cache_salt: str | None = None
 
 
-class SglangSampling(Struct, forbid_unknown_fields=True):
+class SglangSampling(Sampling, kw_only=True):
     """Fields of `sampling_params`."""
 
     max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    ignore_eos: bool
     min_new_tokens: int = 0
-    logit_bias: dict[str, float] = {}
     json_schema: str | None = None
     regex: str | None = None
 
@@ -159,21 +173,7 @@ class Vllm(Double):
         except msgspec.ValidationError as error:
             return JSONResponse({"error": {"message": str(error), "code": 400}}, 400)
         self.salts.add(asked.cache_salt)
-        sampling = SamplingParams(
-            max_tokens=asked.max_tokens,
-            temperature=asked.temperature,
-            top_k=max(0, asked.top_k),
-            top_p=asked.top_p,
-            min_p=asked.min_p,
-            repetition_penalty=asked.repetition_penalty,
-            presence_penalty=asked.presence_penalty,
-            frequency_penalty=asked.frequency_penalty,
-            logit_bias={int(token): bias for token, bias in asked.logit_bias.items()},
-            seed=asked.seed,
-            logprobs=asked.logprobs,
-            ignore_eos=asked.ignore_eos,
-            min_tokens=asked.min_tokens,
-        )
+        sampling = asked.params(asked.max_tokens, asked.min_tokens, asked.logprobs, asked.seed)
         grammar = None
         if asked.structured_outputs is not None:
             [(kind, value)] = asked.structured_outputs.items()
@@ -228,20 +228,8 @@ class Sglang(Double):
             return JSONResponse({"error": {"message": str(error)}}, 400)
         self.salts.add(asked.extra_key)
         found = asked.sampling_params
-        sampling = SamplingParams(
-            max_tokens=found.max_new_tokens,
-            temperature=found.temperature,
-            top_k=max(0, found.top_k),
-            top_p=found.top_p,
-            min_p=found.min_p,
-            repetition_penalty=found.repetition_penalty,
-            presence_penalty=found.presence_penalty,
-            frequency_penalty=found.frequency_penalty,
-            logit_bias={int(token): bias for token, bias in found.logit_bias.items()},
-            logprobs=asked.top_logprobs_num if asked.return_logprob else None,
-            ignore_eos=found.ignore_eos,
-            min_tokens=found.min_new_tokens,
-        )
+        logprobs = asked.top_logprobs_num if asked.return_logprob else None
+        sampling = found.params(found.max_new_tokens, found.min_new_tokens, logprobs)
         grammar = None
         if found.json_schema is not None:
             grammar = Grammar("json_schema", found.json_schema)

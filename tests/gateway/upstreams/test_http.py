@@ -42,11 +42,11 @@ def text(model: Path) -> TextProcessor:
 
 
 class Scripted:
-    """A server of vLLM's dialect that sends what a test says."""
+    """A server of vLLM's or SGLang's dialect that sends what a test says."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
-        """What each answer says: an event, bytes, or a pause in seconds."""
+        """What each answer says: an event, bytes, a pause in seconds, or what to wait for."""
         self.status = 200
         self.key: str | None = None
         """Key that it wants."""
@@ -62,6 +62,7 @@ class Scripted:
             Route("/health", self.health),
             Route("/v1/models", self.about),
             Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/generate", self.complete, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
@@ -83,6 +84,8 @@ class Scripted:
             for event in self.events:
                 if isinstance(event, float):
                     await asyncio.sleep(event)
+                elif isinstance(event, asyncio.Event):
+                    await event.wait()
                 else:
                     yield event if isinstance(event, bytes) else f"data: {json.dumps(event)}\n\n".encode()
 
@@ -108,8 +111,10 @@ async def connected(
 
 
 @asynccontextmanager
-async def client(address: str, text: TextProcessor, access: ServerAccess | None = None) -> AsyncIterator[HttpUpstream]:
-    upstream = HttpUpstream(address, DIALECTS["vllm"], text, access or ServerAccess(lambda: None), silence=30.0)
+async def client(
+    address: str, text: TextProcessor, access: ServerAccess | None = None, dialect: str = "vllm"
+) -> AsyncIterator[HttpUpstream]:
+    upstream = HttpUpstream(address, DIALECTS[dialect], text, access or ServerAccess(lambda: None), silence=30.0)
     await upstream.start()
     try:
         yield upstream
@@ -137,7 +142,7 @@ async def test_the_key_goes_with_every_request_and_is_read_again_for_a_new_conne
     assert KEY not in caplog.text
 
 
-async def test_a_key_that_cannot_be_read_keeps_it_away(scripted: Scripted, text: TextProcessor) -> None:
+async def test_a_key_that_cannot_be_read_keeps_it_away(text: TextProcessor, caplog: pytest.LogCaptureFixture) -> None:
     def missing() -> str:
         raise SettingsError("pools: m: api_key_file: it is gone")
 
@@ -146,9 +151,9 @@ async def test_a_key_that_cannot_be_read_keeps_it_away(scripted: Scripted, text:
         "http://127.0.0.1:9", DIALECTS["vllm"], text, ServerAccess(missing), on_fault=lambda: faults.append(None)
     )
     await upstream.start()
-    await asyncio.sleep(0.2)
-    assert not upstream.connected and not faults
+    await eventually(lambda: "it is gone" in caplog.text)
     await upstream.aclose()
+    assert not upstream.connected and not faults
 
 
 async def test_it_follows_no_redirect(scripted: Scripted, text: TextProcessor) -> None:
@@ -231,13 +236,24 @@ async def test_a_token_that_the_tokenizer_does_not_know_adds_no_text(scripted: S
 async def test_an_error_amidst_an_answer_is_told(
     scripted: Scripted, text: TextProcessor, code: int, failure: type[RequestFailed]
 ) -> None:
-    scripted.events = [chunk(70), 0.5, {"error": {"message": "no more", "code": code}}]
+    taken = asyncio.Event()
+    scripted.events = [chunk(70), taken, {"error": {"message": "no more", "code": code}}]
     async with connected(scripted, text) as upstream:
         generation = upstream.generate([5], PARAMS)
         await anext(generation)
+        taken.set()
         with pytest.raises(failure) as told:
             await anext(generation)
         assert told.value.started
+
+
+async def test_why_sglang_aborts_is_told(scripted: Scripted, text: TextProcessor) -> None:
+    abort = {"type": "abort", "message": "The input is too long", "status_code": 400}
+    scripted.events = [{"output_ids": [], "meta_info": {"finish_reason": abort}}]
+    async with listening(scripted.app) as address, client(address, text, dialect="sglang") as upstream:
+        await upstream.wait_connected()
+        with pytest.raises(RequestInvalid, match="The input is too long"):
+            await said(upstream.generate([5], PARAMS))
 
 
 async def test_a_server_that_is_not_healthy_gets_no_requests(scripted: Scripted, text: TextProcessor) -> None:
@@ -252,11 +268,18 @@ async def test_a_server_that_is_not_healthy_gets_no_requests(scripted: Scripted,
         assert upstream.load is None and upstream.info is not None
 
 
-async def test_a_server_that_describes_itself_without_end_is_not_used(scripted: Scripted, text: TextProcessor) -> None:
-    scripted.models = {"data": [{"id": "m" * 100_000, "max_model_len": 4096}]}
-    async with listening(scripted.app) as address, client(address, text) as upstream:
+@pytest.mark.parametrize("models", [[{"id": "m" * 100_000, "max_model_len": 4096}], []], ids=["without end", "nothing"])
+async def test_a_server_that_does_not_describe_its_model_is_not_used(
+    scripted: Scripted, text: TextProcessor, models: list[dict[str, object]]
+) -> None:
+    scripted.models, faults = {"data": models}, list[None]()
+    async with listening(scripted.app) as address:
+        dialect, access = DIALECTS["vllm"], ServerAccess(lambda: None)
+        upstream = HttpUpstream(address, dialect, text, access, on_fault=lambda: faults.append(None))
+        await upstream.start()
         await eventually(lambda: len(scripted.keys) > 1)
-        assert not upstream.connected
+        assert not upstream.connected and not faults
+        await upstream.aclose()
 
 
 async def test_what_its_metrics_say_is_its_load(engine: EngineThread, text: TextProcessor) -> None:
@@ -333,8 +356,9 @@ class Secured:
 
 
 async def test_tls_trusts_the_configured_authority_and_name(
-    scripted: Scripted, text: TextProcessor, tmp_path: Path
+    scripted: Scripted, text: TextProcessor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "roundhouse.engines")
     secured = Secured(tmp_path, "models.internal")
     async with secured.serving(scripted.app) as address:
         trusting = ServerAccess(lambda: KEY, secured.certificate, "models.internal")
@@ -342,7 +366,8 @@ async def test_tls_trusts_the_configured_authority_and_name(
             await upstream.wait_connected()
         scripted.keys.clear()
         for wrong in (ServerAccess(lambda: KEY), ServerAccess(lambda: KEY, secured.certificate)):
+            caplog.clear()
             async with client(address, text, wrong) as upstream:
-                await asyncio.sleep(0.3)
+                await eventually(lambda: "cannot be used" in caplog.text)
                 assert not upstream.connected
         assert scripted.keys == []  # nobody has seen the key

@@ -24,6 +24,12 @@ def test_what_is_not_on_the_page_is_left_out() -> None:
     assert read_metrics("<html>not found</html>", NAMES) == {}
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+def test_a_value_that_is_not_finite_is_left_out(value: str) -> None:
+    page = f"vllm:num_requests_waiting {value}\nvllm:num_requests_running 2\n"
+    assert read_metrics(page, NAMES) == {"running": 2}
+
+
 def test_a_value_that_is_no_number_is_an_error() -> None:
     with pytest.raises(ValueError):
         read_metrics("vllm:num_requests_waiting many\n", NAMES)

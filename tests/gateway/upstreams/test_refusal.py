@@ -8,7 +8,8 @@ from time import time
 import pytest
 
 from engine.client.generation import EngineOverloaded, RequestFailed, RequestInvalid
-from gateway.upstreams.refusal import refusal
+from gateway.upstreams.dialect import UpstreamError
+from gateway.upstreams.refusal import refusal, server_failure
 
 ADDRESS = "http://10.0.0.7:8000"
 
@@ -23,10 +24,10 @@ ADDRESS = "http://10.0.0.7:8000"
     ],
 )
 def test_a_request_that_it_can_never_serve(status: int, body: bytes) -> None:
-    failure = refusal(status, {}, body, ADDRESS)
-    assert isinstance(failure, RequestInvalid)
-    assert str(failure).endswith("too long")
-    assert ADDRESS not in str(failure)  # clients read it
+    error = refusal(status, {}, body, ADDRESS)
+    assert isinstance(error, RequestInvalid)
+    assert str(error).endswith("too long")
+    assert ADDRESS not in str(error)  # clients read it
 
 
 def test_a_long_message_is_cut() -> None:
@@ -41,20 +42,20 @@ def test_a_body_that_cannot_be_read_says_nothing(body: bytes) -> None:
 @pytest.mark.parametrize("status", [429, 503, 529])
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0.5", 0.5), ("-3", 0.0), ("soon", None), ("inf", None)])
 def test_a_server_that_is_too_busy(status: int, header: str, seconds: float | None) -> None:
-    failure = refusal(status, {"retry-after": header}, b"", ADDRESS)
-    assert isinstance(failure, EngineOverloaded)
-    assert failure.retry_after == seconds
+    error = refusal(status, {"retry-after": header}, b"", ADDRESS)
+    assert isinstance(error, EngineOverloaded)
+    assert error.retry_after == seconds
 
 
 def test_the_time_to_come_back_may_be_a_date() -> None:
-    failure = refusal(429, {"retry-after": formatdate(time() + 60, usegmt=True)}, b"", ADDRESS)
-    assert isinstance(failure, EngineOverloaded)
-    assert failure.retry_after == pytest.approx(60, abs=5)
+    error = refusal(429, {"retry-after": formatdate(time() + 60, usegmt=True)}, b"", ADDRESS)
+    assert isinstance(error, EngineOverloaded)
+    assert error.retry_after == pytest.approx(60, abs=5)
 
 
 @pytest.mark.parametrize("status", [0, 302, 401, 403, 404, 500, 502])
 def test_other_failures_are_the_server_s_own(status: int) -> None:
     """Its breaker counts them, and another server is asked."""
-    failure = refusal(status, {}, b"", ADDRESS, started=True)
-    assert type(failure) is RequestFailed
-    assert failure.started
+    for error in (server_failure(UpstreamError(code=status), ADDRESS, started=True), refusal(status, {}, b"", ADDRESS)):
+        assert type(error) is RequestFailed
+        assert ADDRESS in str(error)
