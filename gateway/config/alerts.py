@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
 from gateway.config.identity import safe_url
+from gateway.config.secret_file import read_secret
 from gateway.records.section import Seconds, Section, SettingsError
 
 _PREFIX = "whsec_"
@@ -33,17 +33,15 @@ class AlertSettings(Section, frozen=True):
         Raises:
             SettingsError: its file cannot be read, or holds something else.
         """
-        where = f"alerts.secret_file: {self.secret_file}"
-        try:
-            text = Path(self.secret_file or "").read_text("utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"{where} cannot be read: {error}") from None
+        text = read_secret(self.secret_file or "", "alerts.secret_file")
         try:
             secret = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
         except (binascii.Error, ValueError):
             secret = b""
         if not text.startswith(_PREFIX) or len(secret) < 24:
-            raise SettingsError(f"{where} must hold {_PREFIX} and at least 24 bytes as base64")
+            raise SettingsError(
+                f"alerts.secret_file: {self.secret_file} must hold {_PREFIX} and at least 24 bytes as base64"
+            )
         return secret
 
 

@@ -85,7 +85,7 @@ class BrowserSessions:
             await self._redis.expire(person, math.ceil(self._lifetime))
             for oldest in cast("list[bytes]", await self._redis.zrange(person, 0, -MOST_OF_PERSON - 1)):
                 await self._redis.zrem(person, oldest)
-                await self._redis.delete(_key(oldest.decode()))
+                await self.end(oldest.decode())
         return id, self._lifetime
 
     async def find(self, digest: str) -> Principal:

@@ -126,7 +126,7 @@ async def test_of_one_person_the_oldest_ends_when_one_more_begins(redis: Redis) 
         await some.find(digests[0])
     for digest in (*digests[1:], other):
         await some.find(digest)
-    assert len(await redis.keys("rh1:session:*")) == MOST_OF_PERSON + 1
+    assert len(await redis.keys("rh1:session:*")) == await redis.zcard(INDEX_KEY) == MOST_OF_PERSON + 1
 
 
 async def test_sessions_are_listed_newest_first_until_they_end(redis: Redis) -> None:
