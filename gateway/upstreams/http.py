@@ -32,6 +32,8 @@ _LOOK = 1.0
 """Seconds between two looks at whether the server is healthy."""
 _PAUSE = 60.0
 """Seconds between two tokens after which an answer counts as lost."""
+_LINGER = 1.0
+"""Seconds that a server may take to end its reply once the answer has ended."""
 _END = "[DONE]"
 _EXPECTED = (Unhealthy, SettingsError, httpx2.HTTPError, OSError, *UNREADABLE)
 """Exceptions that end a connection without a fault of ours."""
@@ -270,7 +272,10 @@ class HttpUpstream:
             generation.feed(Output(request.id))
             async for event in httpx2.EventSource(response):
                 if event.data == _END:
-                    break
+                    self._end(generation, reader)
+                    # A connection that is left before the end of the reply could not be used again.
+                    limit.reschedule(clock() + _LINGER)
+                    continue
                 chunk = self._events.decode(event.data).chunk()
                 if chunk.error is not None:
                     raise server_failure(chunk.error, self.address, started=generation.started)
@@ -281,6 +286,14 @@ class HttpUpstream:
                     generation.feed(output)
                 if request.id not in self._live:
                     return  # it ended here, at a stop string or its limit: closing the connection ends it there
+        if request.id in self._live:
+            self._end(generation, reader)
+
+    def _end(self, generation: Generation, reader: ChunkReader) -> None:
+        """
+        Raises:
+            EngineGone: the server has not ended its answer.
+        """
         last = reader.end()
         if last is None:
             raise self._gone(generation, "has not ended its answer")

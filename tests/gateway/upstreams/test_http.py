@@ -52,6 +52,8 @@ class Scripted:
         """Key that it wants."""
         self.keys: list[str] = []
         """Keys that came."""
+        self.ports: set[int] = set()
+        """Ports that its clients have asked for answers from."""
         self.models = {"data": [{"id": "m", "max_model_len": 4096}]}
         self.elsewhere: str | None = None
         """Address to which it sends its clients."""
@@ -76,6 +78,8 @@ class Scripted:
         return JSONResponse(self.models)
 
     async def complete(self, request: Request) -> Response:
+        assert request.client is not None
+        self.ports.add(request.client.port)
         self.keys.append(request.headers.get("authorization", ""))
         if self.elsewhere is not None:
             return RedirectResponse(self.elsewhere)
@@ -164,6 +168,27 @@ async def test_it_follows_no_redirect(scripted: Scripted, text: TextProcessor) -
         with pytest.raises(RequestFailed, match="307"):
             await said(upstream.generate([5], PARAMS))
     assert other.keys == []
+
+
+async def test_answers_use_connections_again(scripted: Scripted, text: TextProcessor) -> None:
+    """Each is read to the end of its reply, though it ends before."""
+    scripted.events = [chunk(70), chunk(71, finish="length"), b"data: [DONE]\n\n"]
+    async with connected(scripted, text) as upstream:
+        for _ in range(5):
+            assert await said(upstream.generate([5], PARAMS)) == [70, 71]
+            await eventually(lambda: not upstream._ending)
+    assert len(scripted.ports) < 5
+
+
+async def test_a_reply_without_an_end_costs_its_answer_nothing(
+    scripted: Scripted, text: TextProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_LINGER", 0.05)
+    scripted.events = [chunk(70, finish="length"), b"data: [DONE]\n\n", 60.0]
+    async with connected(scripted, text) as upstream:
+        assert await said(upstream.generate([5], PARAMS)) == [70]
+        await eventually(lambda: not upstream._ending)
+        assert upstream.connected
 
 
 async def test_a_request_that_does_not_begin_in_time_is_overload(scripted: Scripted, text: TextProcessor) -> None:
