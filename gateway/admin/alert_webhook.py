@@ -1,11 +1,12 @@
 """Posts each new alert to the webhook of `[alerts]`, signed as Standard Webhooks has it.
 
 All gateways look for alerts; Redis decides which of them sends one. It is remembered for as long as the alert lasts:
-one that has gone and comes back is sent again, and so is one that the receiver has not taken.
+one that has gone and comes back is sent again. One that the receiver has not taken is sent again under the same id.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -28,6 +29,7 @@ from gateway.services import Gateway
 log = logging.getLogger("roundhouse.alerts")
 
 SENT_KEY: Final = "rh1:alert:{digest}"
+CLAIM_KEY: Final = "rh1:alert-claim:{digest}"
 _TIMEOUT = 10.0
 """Seconds that the receiver may take."""
 _CLAIM = 30
@@ -44,7 +46,7 @@ async def alerting(gateway: Gateway) -> AsyncIterator[None]:
     if settings.webhook is None:
         yield
         return
-    async with httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+    async with httpx2.AsyncClient(timeout=None, follow_redirects=False) as client:
         webhook = AlertWebhook(gateway, client, settings.webhook, settings.secret(), settings.period)
         looking = Periodic("alerts", webhook.look, settings.period)
         await looking.start()
@@ -76,20 +78,30 @@ class AlertWebhook:
             log.warning("no look for alerts", extra={"error": type(error).__name__})
 
     async def _tell(self, alert: Alert) -> None:
-        key, redis = SENT_KEY.format(digest=_identity(alert)), self._gateway.redis
+        digest, redis = _identity(alert), self._gateway.redis
+        key, claim = SENT_KEY.format(digest=digest), CLAIM_KEY.format(digest=digest)
         if await redis.get(key) == _SENT:
             await redis.expire(key, self._life)
-        elif await redis.set(key, "sending", nx=True, ex=_CLAIM):
-            try:
-                await self._send(alert)
-            except httpx2.HTTPError as error:
-                log.warning("alert not sent", extra={"kind": alert.kind, "error": type(error).__name__})
-                await redis.delete(key)
-            else:
+        elif await redis.set(claim, self._gateway.presence.id, nx=True, ex=_CLAIM):
+            await redis.set(key, f"msg_{secrets.token_hex(12)}", nx=True, ex=self._life)
+            id = await redis.get(key)
+            await redis.expire(key, self._life)
+            if isinstance(id, bytes) and id != _SENT and await self._taken(alert, id.decode()):
                 await redis.set(key, _SENT, ex=self._life)
+            await redis.delete(claim)
 
-    async def _send(self, alert: Alert) -> None:
-        id, now = f"msg_{secrets.token_hex(12)}", int(time.time())
+    async def _taken(self, alert: Alert, id: str) -> bool:
+        """Send an alert; whether the receiver has taken it."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await self._send(alert, id)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            log.warning("alert not sent", extra={"kind": alert.kind, "error": type(error).__name__})
+            return False
+        return True
+
+    async def _send(self, alert: Alert, id: str) -> None:
+        now = int(time.time())
         message = {"type": f"alert.{alert.kind}", "timestamp": now, "data": alert}
         body = msgspec.json.encode(message)
         headers = {

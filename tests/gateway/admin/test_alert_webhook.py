@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 
 from cache.semantic.evidence import Comparisons, Evidence
 from cache.semantic.keys import evidence_key
-from gateway.admin.alert_webhook import SENT_KEY, signature
+from gateway.admin import alert_webhook
+from gateway.admin.alert_webhook import CLAIM_KEY, SENT_KEY, signature
 from gateway.config.alerts import AlertSettings, check_alerts
 from gateway.config.settings import SemanticCacheSettings
 from gateway.records.section import SettingsError
@@ -96,8 +97,10 @@ async def test_an_alert_is_posted_once_and_signed(
 
 @pytest.mark.anyio
 async def test_what_the_receiver_does_not_take_is_sent_again(
-    administer: Administer, receiver: Receiver, settings: AlertSettings
+    administer: Administer, receiver: Receiver, settings: AlertSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Under the same id, by which a receiver knows what it has got."""
+    monkeypatch.setattr(alert_webhook, "_REMEMBERED", 100)  # looks may be late
     receiver.status = 503
     async with administer(alerts=settings, semantic_cache=SemanticCacheSettings(enabled=True)) as api:
         await trip(api)
@@ -105,10 +108,12 @@ async def test_what_the_receiver_does_not_take_is_sent_again(
         receiver.status = 204
         before = len(receiver.messages)
         await eventually(lambda: len(receiver.messages) > before)
+    assert len({headers["webhook-id"] for headers, _ in receiver.messages}) == 1
 
 
-def test_the_key_is_documented() -> None:
-    assert f"`{SENT_KEY.format(digest='<digest>')}`" in Path("docs/redis-keys.md").read_text("utf-8")
+@pytest.mark.parametrize("key", [SENT_KEY, CLAIM_KEY])
+def test_the_keys_are_documented(key: str) -> None:
+    assert f"`{key.format(digest='<digest>')}`" in Path("docs/redis-keys.md").read_text("utf-8")
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:
