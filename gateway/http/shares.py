@@ -39,8 +39,9 @@ async def read(request: Request) -> Response:
     gateway = gateway_of(request)
     public = gateway.settings.chat.sharing == "anyone"
     reader = None if public else (await gateway.authenticate(request, "chat")).tenant
-    tenant, shared = await gateway.shares.read(request.path_params["share_id"], reader)
-    if gateway.settings.chat.sharing_of(tenant) == "off":
+    name, shared = await gateway.shares.read(request.path_params["share_id"], reader)
+    tenant = gateway.view.tenant(name)
+    if tenant is None or tenant.disabled or gateway.settings.chat.sharing_of(name) == "off":
         raise _off()
     return JsonResponse(shared, headers={"cache-control": "no-store"})
 

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config.chat import ChatSettings
 from gateway.protocol.shares import SharedConversation, ShareEntry, ShareList
+from gateway.records.directory import Tenant
 from gateway.turns import shares as module
 from gateway.turns.shares import DATA_KEY, SHARE_KEY
 from tests.gateway.conftest import KEY, Serve, Served
@@ -88,6 +89,22 @@ async def test_the_operator_says_who_reads(serve: Serve) -> None:
         async with serve(chat=chat) as served, client(served, KEY) as owner:
             assert code(await owner.post("/shares", json=BODY)) == (403, "sharing_off")
             assert (await owner.get(f"{served.url}/ui/config.json")).json()["sharing"] == "off"
+
+
+async def test_nobody_reads_what_a_disabled_tenant_shares(serve: Serve) -> None:
+    """Though anyone may read what others share."""
+    async with (
+        serve(chat=ChatSettings(sharing="anyone")) as served,
+        people(served, "eve", tenant="elsewhere") as [eve],
+        client(served) as nobody,
+    ):
+        share = await shared(eve)
+        assert (await nobody.get(f"/shares/{share.id}")).status_code == 200
+        await served.gateway.directory.write(Tenant(name="elsewhere", disabled=True), actor="test")
+        async with asyncio.timeout(20):
+            while (response := await nobody.get(f"/shares/{share.id}")).status_code == 200:
+                pass
+        assert code(response) == (403, "sharing_off")
 
 
 async def test_there_are_bounds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
