@@ -223,10 +223,12 @@ def test_models_are_fetched_where_their_pods_wait_for_them() -> None:
     [model] = [str(store.path(each)) for each in catalogue() if each.name == name]
     deployments = of_kind(objects, "Deployment")
     assert {component(each) for each in deployments} == {"gateway", "engine-small"}
+    seconds = container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"]
     for each in deployments:
         [waiting] = first_containers(each)
         assert waiting["args"] == [model]
         assert all(mount.get("readOnly") for mount in waiting["volumeMounts"])
+        assert each["spec"]["progressDeadlineSeconds"] >= seconds + 600
     assert not of_kind(example("production"), "DaemonSet")
 
 
@@ -244,6 +246,20 @@ def test_the_fetching_pod_pulls_each_model_and_stays(tmp_path: Path) -> None:
     (tmp_path / "roundhouse").write_text("#!/bin/sh\nexit 1\n")
     assert subprocess.run([*container["command"], "a"], env=failing).returncode == 1
     assert said.read_text().splitlines() == pulled
+
+
+def test_a_pod_says_for_which_model_it_waits(tmp_path: Path) -> None:
+    """Its own command, where `sleep` has the model come."""
+    [container] = first_containers(of_kind(example("without-controller"), "Deployment")[0])
+    here, coming = tmp_path / "here", tmp_path / "coming model"
+    here.touch()
+    (tmp_path / "sleep").write_text(f'#!/bin/sh\ntouch "{coming}"\n')
+    (tmp_path / "sleep").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    done = subprocess.run(
+        [*container["command"], str(here), str(coming)], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout == f"waits for {coming}\n" and coming.exists()
 
 
 def test_fetching_needs_a_volume() -> None:

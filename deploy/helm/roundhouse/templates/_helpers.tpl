@@ -144,7 +144,11 @@ readinessProbe:
 {{- define "roundhouse.fetched" -}}
 - name: models
   {{- include "roundhouse.image" (list (index . 0) (index . 1)) | nindent 2 }}
-  command: [sh, -c, 'for path in "$@"; do until [ -e "$path" ]; do sleep 2; done; done', wait]
+  command:
+    - sh
+    - -c
+    - for path in "$@"; do [ -e "$path" ] || echo "waits for $path"; until [ -e "$path" ]; do sleep 2; done; done
+    - wait
   args: {{ toJson (index . 2) }}
   {{- include "roundhouse.container" (index . 0) | nindent 2 }}
   resources:
@@ -152,4 +156,9 @@ readinessProbe:
     limits: {cpu: 100m, memory: 64Mi}
   volumeMounts:
     - {name: models, mountPath: /models, readOnly: true}
+{{- end }}
+
+{{/* Seconds that a pod may wait for models that are fetched. */}}
+{{- define "roundhouse.fetchSeconds" -}}
+{{- if .Values.models.fetch.sources }}{{ int64 .Values.models.fetch.seconds }}{{ else }}0{{ end -}}
 {{- end }}
