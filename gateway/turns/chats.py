@@ -40,6 +40,8 @@ MAX_CHATS = 1_000
 """Most conversations of a user."""
 MAX_CHAT_BYTES = 8 * 1024 * 1024
 """Most bytes of a conversation, before they are compressed."""
+MAX_TURNS = 10_000
+"""Most turns of a conversation: to keep and to open one takes more than its bytes say."""
 MAX_PER_MINUTE = 600
 """Most requests of a user in a minute."""
 SEARCH_SECONDS = 3.0
@@ -116,12 +118,8 @@ class Chats:
                 for id in ids:
                     pipeline.hmget(_key(owner, id), ["revision", "entry"])
                 found = await pipeline.execute() if ids else []
-        shown = []
-        for id, (revision, sealed) in zip(ids, found, strict=True):
-            if revision is not None:
-                with contextlib.suppress(NotFound):  # unreadable; it is in the log
-                    shown.append(self._entry(owner, id, int(revision), sealed))
-        return sorted(shown, key=lambda entry: (entry.updated_ms, entry.id), reverse=True)
+        async with self._opening:
+            return await asyncio.to_thread(self._entries, owner, ids, found)
 
     async def read(self, owner: Owner, id: str) -> ChatTree:
         """Read a conversation.
@@ -146,7 +144,7 @@ class Chats:
         """
         parts = await asyncio.to_thread(lambda: [*self._parts(_key(owner, id), given)])
         prefix = _key(owner, "")
-        bounds = (MAX_CHATS, MAX_CHAT_BYTES, settings.max_bytes_per_user, prefix)
+        bounds = (MAX_CHATS, MAX_TURNS, MAX_CHAT_BYTES, settings.max_bytes_per_user, prefix)
         args = [id, read, time.time_ns() // 1_000_000, int(1000 * settings.keep), *bounds, *parts]
         with _redis_needed():
             answer = await self._script(keys=[prefix + id, _index(owner)], args=args)
@@ -227,6 +225,17 @@ class Chats:
             turns=[self._opened(fields[field], f"{key}:{field.decode()}", ChatTurn) for _, field in turns],
         )
 
+    def _entries(
+        self, owner: Owner, ids: Sequence[str], found: Sequence[tuple[bytes | None, bytes]]
+    ) -> list[ChatEntry]:
+        """Args: found: revision and sealed entry of each; None: it is no longer kept."""
+        shown = []
+        for id, (revision, sealed) in zip(ids, found, strict=True):
+            if revision is not None:
+                with contextlib.suppress(NotFound):  # unreadable; it is in the log
+                    shown.append(self._entry(owner, id, int(revision), sealed))
+        return sorted(shown, key=lambda entry: (entry.updated_ms, entry.id), reverse=True)
+
     def _entry(self, owner: Owner, id: str, revision: int, value: bytes) -> ChatEntry:
         entry = self._opened(value, f"{_key(owner, id)}:entry", _Entry)
         return ChatEntry(id=id, revision=revision, **msgspec.structs.asdict(entry))
@@ -258,6 +267,7 @@ def _unknown(id: str) -> NotFound:
 def _full(what: str, settings: ChatSettings) -> Conflict:
     reasons = {
         "chats": f"there are {MAX_CHATS:,} conversations; delete some",
+        "turns": f"a conversation may have {MAX_TURNS:,} turns; begin a new one",
         "chat": f"a conversation may have {MAX_CHAT_BYTES >> 20} MiB; begin a new one",
         "bytes": f"conversations may have {settings.max_bytes_per_user:,} bytes in all; delete some",
     }

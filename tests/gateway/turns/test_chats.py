@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +16,7 @@ from redis.crc import key_slot
 from gateway.config.chat import ChatSettings
 from gateway.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from gateway.protocol.chats import ChatTurn, ChatWrite
+from gateway.storage.seal import Seal
 from gateway.turns import chats as module
 from gateway.turns.chats import CHAT_KEY, INDEX_KEY, RATE_KEY, Chats, Owner
 from tests.redis_bytes import dumped
@@ -125,7 +127,8 @@ async def test_the_newest_comes_first(kept: Chats, ann: Owner) -> None:
 
 
 async def test_there_are_bounds(kept: Chats, ann: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of their number, of one, and of all together. What makes nothing larger is taken all the same."""
+    """Of their number, of turns and bytes of one, and of all together. What makes nothing larger is taken all the
+    same."""
     settings = ChatSettings(max_bytes_per_user=10_000)
     revision = await kept.write(ann, "c1", 0, chat("a", text="x" * 9_000), settings)
     with pytest.raises(Conflict, match="10,000 bytes"):
@@ -138,6 +141,10 @@ async def test_there_are_bounds(kept: Chats, ann: Owner, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MAX_CHAT_BYTES", 10_000)
     with pytest.raises(Conflict, match="a conversation may have"):
         await kept.write(ann, "c1", revision, chat("b", text="x" * 1_000), KEPT)
+    monkeypatch.setattr(module, "MAX_TURNS", 1)
+    with pytest.raises(Conflict, match="1 turns"):
+        await kept.write(ann, "c1", revision, chat("b"), KEPT)
+    await kept.write(ann, "c1", revision, chat("a"), KEPT)
     assert [entry.id for entry in await kept.entries(ann)] == ["c1"]
     await kept.delete(ann, "c1")
     await kept.write(ann, "c2", 0, chat("a"), KEPT)
@@ -193,6 +200,23 @@ async def test_found_by_words_of_title_and_turns(kept: Chats, ann: Owner, monkey
         assert ([entry.id for entry in entries], complete) == (found, True)
     monkeypatch.setattr(module, "SEARCH_SECONDS", -1.0)
     assert await kept.search(ann, ["asked"]) == ([], False)
+
+
+async def test_the_event_loop_opens_nothing(kept: Chats, ann: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Titles of a thousand conversations would hold up all who stream."""
+    threads: set[int] = set()
+    opens = Seal.open
+
+    def noted(self: Seal, sealed: bytes, context: str) -> bytes:
+        threads.add(threading.get_ident())
+        return opens(self, sealed, context)
+
+    monkeypatch.setattr(Seal, "open", noted)
+    await kept.write(ann, "c", 0, chat("a"), KEPT)
+    await kept.entries(ann)
+    await kept.read(ann, "c")
+    await kept.search(ann, ["asked"])
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_nothing_is_in_clear(kept: Chats, ann: Owner, client: Redis, redis_url: str) -> None:
