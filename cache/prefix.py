@@ -34,6 +34,10 @@ class PrefixIndex:
         """Number of blocks that some replica is known to hold."""
         return len(self._holders)
 
+    def knows(self, replica: str) -> bool:
+        """Whether anything was told of a replica since it was forgotten."""
+        return replica in self._replicas
+
     def blocks(self, replica: str) -> int:
         """Number of blocks that a replica is known to hold."""
         holdings = self._replicas.get(replica)

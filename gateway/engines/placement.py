@@ -150,7 +150,7 @@ class Placer:
         try:
             yield
         finally:
-            if flight.computed and not told:
+            if flight.computed and not told and self.index.knows(replica):  # it may be gone meanwhile
                 self.index.stored(replica, blocks)
             self.index.settle(replica, expected)
 

@@ -9,6 +9,7 @@ import pytest
 from engine.cache.prefix_keys import BLOCK_SIZE, block_hashes, chain_root, pack_numbers
 from engine.wire import Blocks
 from gateway.engines.placement import MOST_SCORES, Placement, PlacementQuery, Placer, salt_of
+from router.in_flight import InFlightLoad
 from router.replica import Replica
 from router.route import RouteDecision, RouteReason
 from tests.engine.ledger_runner import model_info
@@ -61,6 +62,17 @@ def test_prompts_are_seen_to_their_end() -> None:
     placement = place(placer, prompt)
     assert placement.matched == {"small-0": 60_000, "small-1": 99_200}
     assert placement.choice.order == ("small-1", "small-0")
+
+
+def test_a_replica_that_is_forgotten_while_it_answers_stays_forgotten() -> None:
+    """One that does not tell what it stores: a turn's end must not bring it back."""
+    for gone in (False, True):
+        placer = Placer()
+        with InFlightLoad().carry(48, 10) as flight, placer.expecting("small-0", [1, 2, 3], flight, told=False):
+            flight.prefilled()
+            if gone:
+                placer.forget("small-0")
+        assert len(placer.index) == (0 if gone else 3)
 
 
 def test_the_last_token_always_runs() -> None:
