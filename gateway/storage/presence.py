@@ -204,6 +204,7 @@ class Presence:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.delete(self._key)
                 pipeline.zrem(GATEWAYS_KEY, self.id)
+                pipeline.zrem(LOST_KEY, self.id)  # it may have counted as dead
                 await pipeline.execute()
         except (RedisError, OSError) as error:
             log.warning("heartbeat not withdrawn", extra={"error": type(error).__name__})

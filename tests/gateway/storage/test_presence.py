@@ -105,6 +105,17 @@ async def test_a_gateway_is_waited_for_while_its_death_is_in_doubt(redis: Redis)
         assert await other.died(one.id) is None if back else await other.died(one.id)
 
 
+@pytest.mark.parametrize("withdraws", [True, False])
+async def test_one_that_ends_in_order_has_not_died(redis: Redis, withdraws: bool) -> None:
+    """Even if another gateway took it for dead just before."""
+    one = Presence(redis)
+    one.withdraws = withdraws
+    await one.start()
+    await redis.zadd(LOST_KEY, {one.id: 5.0})
+    await one.aclose()
+    assert await Presence(redis).died(one.id) == (None if withdraws else 5.0)
+
+
 async def test_one_that_was_taken_for_dead_is_alive_with_its_next_heartbeat(redis: Redis) -> None:
     one, other = Presence(redis), Presence(redis)
     returned: list[bool] = []
