@@ -54,6 +54,15 @@ async def resume(served: Served, id: str, after: int = -1) -> list[dict[str, Any
         return await until_end(lambda: receive(socket))
 
 
+async def follow(served: Served, id: str, frames: FrameEngine) -> list[dict[str, Any]]:
+    """Follow a turn that is answered once its follower has seen that it runs."""
+    async with served.connect() as socket:
+        await send(socket, type="response.resume", response_id=id, starting_after=-1)
+        begun = await receive(socket)
+        frames.gate.set()
+        return [begun, *await until_end(lambda: receive(socket))]
+
+
 def lose_first(kind: type[GatewayMessage], monkeypatch: pytest.MonkeyPatch) -> list[GatewayMessage]:
     """Lose the first message of a kind that any gateway sends; the list holds it then."""
     lost: list[GatewayMessage] = []
@@ -114,27 +123,30 @@ class TestRunning:
 
     @pytest.mark.parametrize("kind", [FollowTurn, TurnFrame])
     async def test_is_followed_though_a_message_is_lost(
-        self, serve: Serve, monkeypatch: pytest.MonkeyPatch, kind: type[GatewayMessage]
+        self, serve: Serve, frames: FrameEngine, monkeypatch: pytest.MonkeyPatch, kind: type[GatewayMessage]
     ) -> None:
         """The first that asks for the turn, or the first that shows it: long before whoever waits is told so."""
         lost = lose_first(kind, monkeypatch)
-        async with two(serve) as (one, other), one.connect() as socket:
-            id = await started(socket, **LONG)
-            followed = await resume(other, id)
+        frames.gate.clear()
+        async with two(serve, engines={"small": [frames.address]}) as (one, other), one.connect() as socket:
+            id = await started(socket, max_output_tokens=8)
+            followed = await follow(other, id, frames)
             own = await until_end(lambda: receive(socket))
             assert lost and followed[-1] == own[-1]
             assert text_of(followed) == text_of(own)
 
     async def test_is_followed_by_a_gateway_that_has_just_begun(
-        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+        self, serve: Serve, frames: FrameEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Before its first heartbeat has ended it knows of no other; the first that it asks is lost."""
         lost = lose_first(FollowTurn, monkeypatch)
-        async with serve() as one, one.connect() as socket:
-            id = await started(socket, **LONG)
+        frames.gate.clear()
+        engines = {"small": [frames.address]}
+        async with serve(engines=engines) as one, one.connect() as socket:
+            id = await started(socket, max_output_tokens=8)
             monkeypatch.setattr(Presence, "beat", _no_beat)
-            async with serve() as other:
-                followed = await resume(other, id)
+            async with serve(engines=engines) as other:
+                followed = await follow(other, id, frames)
                 own = await until_end(lambda: receive(socket))
             assert lost and followed[-1] == own[-1]
 
@@ -236,20 +248,25 @@ class TestStored:
             )
 
     async def test_is_found_though_its_gateway_ends_meanwhile(
-        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+        self, serve: Serve, frames: FrameEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It stores the turn and withdraws just after somebody has looked, and found nothing yet."""
         reads, stack = TurnRecords.read, contextlib.AsyncExitStack()
-
-        async def read(self: TurnRecords, tenant: str, id: str) -> StoredTurn:
-            found = await reads(self, tenant, id)
-            await stack.aclose()
-            return found
-
-        async with serve() as other:
-            one = await stack.enter_async_context(serve())
+        frames.gate.clear()
+        engines = {"small": [frames.address]}
+        async with serve(engines=engines) as other:
+            one = await stack.enter_async_context(serve(engines=engines))
             async with one.connect() as socket:
                 id = await started(socket, max_output_tokens=4)
+
+                async def read(self: TurnRecords, tenant: str, id: str) -> StoredTurn:
+                    found = await reads(self, tenant, id)
+                    if not frames.gate.is_set():
+                        frames.gate.set()
+                        await until_end(lambda: receive(socket))
+                        await stack.aclose()
+                    return found
+
                 monkeypatch.setattr(TurnRecords, "read", read)
                 assert (await resume(other, id))[-1]["type"] == "response.incomplete"
 
