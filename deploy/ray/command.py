@@ -130,16 +130,16 @@ def drain_node(address: str, node: str, namespace: str) -> None:
     read: the node itself can do this.
     """
     _join(address, namespace)
-    there = [name for name, replica in cluster.look().items() if replica.node == node]
-    for name in there:
+
+    def there() -> set[str]:
+        """Names of the replicas on the node whose engines have not ended."""
+        return {name for name, replica in cluster.look().items() if replica.node == node and replica.told is not None}
+
+    told = there()
+    for name in told:
         drain(name)
-
-    def ended() -> bool:
-        found = cluster.look()
-        return all(found[name].told is None for name in there if name in found)
-
-    _until(ended, lambda: f"engines still run on {node}", _LONGEST_DRAIN)
-    click.echo(f"{len(there)} engines on {node} have ended")
+    _until(lambda: told.isdisjoint(there()), lambda: f"engines still run on {node}", _LONGEST_DRAIN)
+    click.echo(f"{len(told)} engines on {node} have ended")
 
 
 @main.command()

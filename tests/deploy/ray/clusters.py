@@ -30,6 +30,8 @@ RAY = {
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    # By default engines would come after all other processes of this machine.
+    "RAY_worker_niceness": "0",
     # The machine's memory is not this test's.
     "RAY_memory_monitor_refresh_ms": "0",
 }
