@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx2
@@ -18,6 +19,8 @@ from gateway.config.settings import DEMO
 
 MODEL = "roundhouse-demo-2m"
 _PATIENCE = 300.0
+_LOSS_SECONDS = 10.0
+"""Seconds in which the children of processes that were killed must have ended."""
 
 
 class CellFailed(Exception):
@@ -110,14 +113,20 @@ class LocalCell:
         return answer.json() if answer.content else None
 
     async def lose(self) -> None:
-        """Kill all processes at once, and remove all data."""
+        """Kill all processes at once, and remove all data.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
         for process in self._processes:
             if process.returncode is None:
                 process.kill()  # the kernel ends the children of `serve` with it
         for process in self._processes:
             await process.wait()
-        while self.folder.exists():  # Redis may delete its socket at the same time
-            shutil.rmtree(self.folder, ignore_errors=True)
+        deadline = monotonic() + _LOSS_SECONDS
+        while self.folder.exists():  # Redis may create and delete files there until it has ended, too
+            shutil.rmtree(self.folder, ignore_errors=monotonic() < deadline)
+            await asyncio.sleep(0.05)
 
     @property
     def _log(self) -> Path:

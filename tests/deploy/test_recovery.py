@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,22 @@ async def test_what_was_backed_up_is_there_in_another_cell() -> None:
     assert report.turns > 0
     assert report.recovery_time == pytest.approx(sum(report.steps.values()))
     assert "recovery point" in shown(report)
+
+
+@pytest.mark.anyio
+async def test_data_that_cannot_be_removed_is_no_lost_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(folder: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(folder)
+
+    cell = LocalCell(tmp_path / "cell", secret="", operator="")
+    with monkeypatch.context() as patch:
+        patch.setattr("deploy.recovery.cell._LOSS_SECONDS", 0.1)
+        patch.setattr(shutil, "rmtree", refuse)
+        with pytest.raises(PermissionError):
+            await cell.lose()
+    await cell.lose()
+    assert not cell.folder.exists()
 
 
 class TestGap:
