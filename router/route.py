@@ -1,8 +1,9 @@
 """One routing decision: a pure function of the request, a snapshot of the engines and a policy.
 
 Order of the rules: which models does the name allow, which of them can hold the prompt, which tier does the complexity
-ask for, which replica of that tier is least loaded for its weight. If the tier cannot answer, the next one up does,
-then those below. Where a tier has several replicas, `router/replica.py` puts them in the order in which they are tried.
+ask for, which of the tier's pools does the conversation belong to (`router/sharing.py`), which of its replicas is least
+loaded for its weight. If that pool cannot answer, the tier's next one does; if the tier cannot, the next one up does,
+then those below. Where a pool has several replicas, `router/replica.py` puts them in the order in which they are tried.
 A decision says why, serialises, and can be made again offline from the same arguments.
 """
 
@@ -16,81 +17,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from router.candidates import ComingTier as ComingTier
+from router.candidates import RouteCandidate as RouteCandidate
+from router.candidates import SleepingTier as SleepingTier
 from router.complexity import Complexity
 from router.replica import Score
 from router.tier import TIERS as TIERS
 from router.tier import TierChoice, ValueSource, sentences
 
 AUTO = "auto"
-
-
-class RouteCandidate(Struct, frozen=True, kw_only=True):
-    """One engine replica as it was when the snapshot was taken."""
-
-    replica: str
-    tier: str
-    model: str
-    """Public name of its model."""
-    context: int
-    """Tokens of prompt and output that the replica can hold."""
-    prompt_tokens: int
-    """Tokens of this request's prompt in its model's tokenizer."""
-    load: int
-    """Predicted tokens that the replica still has to compute for others."""
-    connected: bool = True
-    tripped: bool = False
-    """Whether its circuit breaker is open."""
-    drained: bool = False
-    """Whether an operator wants it to get no new requests."""
-    full: bool = False
-    """Whether its pool has as many turns as it may have."""
-    weight: float = 1.0
-    """Weight beside other replicas, above 0: one of weight 2 is given twice the load."""
-
-    @property
-    def pressure(self) -> float:
-        """Load divided by weight, with this request counted, so that of idle replicas the heaviest comes first."""
-        return (self.load + self.prompt_tokens) / self.weight
-
-
-class ComingTier(Struct, frozen=True, kw_only=True):
-    """A tier whose model this machine does not have: it is being fetched, or what is here cannot be used."""
-
-    tier: str
-    model: str
-    """Public name of its model."""
-    size: int = 0
-    """Bytes of the model's file."""
-    here: int = 0
-    """Bytes of it that have come."""
-    failed: bool = False
-    """Whether it could not be fetched; it is tried again later."""
-    unusable: bool = False
-    """Whether its checkpoint cannot be used, until somebody mends it and starts again."""
-
-    def __str__(self) -> str:
-        """Say how far it is."""
-        if self.unusable:
-            return "is out of service: its checkpoint cannot be used"
-        if self.failed:
-            return "could not be fetched yet"
-        if self.here >= self.size:
-            return "is starting"
-        return f"is coming: {100 * self.here // self.size} % of {self.size / 1e6:,.0f} MB"
-
-
-class SleepingTier(Struct, frozen=True, kw_only=True):
-    """A tier that has no engine now and gets one when turns wait for it."""
-
-    tier: str
-    model: str
-    """Public name of its model."""
-    context: int
-    """Tokens of prompt and output that its model can hold."""
-    prompt_tokens: int
-    """Tokens of this request's prompt in its model's tokenizer."""
-    waits: bool = True
-    """Whether a request for `auto` that asks for it waits; else another tier stands in."""
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
@@ -173,7 +108,7 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
     scores_left_out: int = 0
     """Number of the others."""
     asleep: str = ""
-    """The wanted tier, if it sleeps and another one stands in."""
+    """The wanted tier, if its pool sleeps and another one stands in."""
     unavailable: Mapping[str, str] = {}
     """What keeps tiers from answering that a request for `auto` could have had, by tier."""
 
@@ -181,9 +116,11 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
 class TierAsleep(Exception):
     """The tier that is to answer sleeps: wait until it has an engine, then route again."""
 
-    def __init__(self, tier: str) -> None:
-        super().__init__(f"the {tier} tier is asleep")
-        self.tier = tier
+    def __init__(self, pool: SleepingTier) -> None:
+        super().__init__(f"the {pool.tier} tier is asleep")
+        self.tier = pool.tier
+        self.model = pool.model
+        """Public name of the model of the pool that is waited for."""
 
 
 class Refusal(enum.Enum):
@@ -229,11 +166,12 @@ def route(
         raise _too_long(request, (*allowed, *asleep))
     wanted = _wanted_tier(request, policy, (*allowed, *asleep))
     usable = _usable(request, fitting, sleeping, wanted)
-    order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
+    order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.rank, c.pressure, c.replica))
     chosen = order[0]
-    slept = any(each.tier == wanted for each in sleeping)
+    slept = any(each.tier == wanted and (chosen.tier != wanted or each.rank < chosen.rank) for each in sleeping)
     awaited = any(each.tier == wanted for each in coming)
-    why = _why(request, wanted, chosen, awaited or slept or any(c.tier == wanted for c in fitting))
+    own = _first(wanted, (*sleeping, *fitting))
+    why = _why(request, wanted, chosen, own, awaited=awaited)
     up = {c.tier for c in usable}
     offered = request.choice.offered if request.choice else ()
     return RouteDecision(
@@ -243,9 +181,12 @@ def route(
         why=why,
         complexity=request.complexity.score,
         choice=request.choice,
-        reasons=_sentences(request, wanted, chosen, why, _state(wanted, fitting, sleeping, coming)),
+        reasons=(
+            *_sentences(request, wanted, chosen, why, _state(wanted, fitting, sleeping, coming)),
+            *_shared(wanted, chosen, own, (*allowed, *asleep)),
+        ),
         fallbacks=tuple(c.replica for c in order[1:]),
-        asleep=wanted if slept and chosen.tier != wanted else "",
+        asleep=wanted if slept else "",
         unavailable={tier: _state(tier, fitting, sleeping, coming) for tier in offered if tier not in up},
     )
 
@@ -258,16 +199,17 @@ def _usable(
     Raises:
         NoRoute, TierAsleep: see `route`.
     """
-    if any(each.tier == wanted and (each.waits or request.model != AUTO) for each in sleeping):
-        raise TierAsleep(wanted)
     # Safety net: if every breaker is open, engines that are connected are tried all the same.
     up = [c for c in fitting if c.connected and not c.drained]
     connected = [c for c in up if not c.full]
     usable = [c for c in connected if not c.tripped] or connected
+    awaited = [each for each in sleeping if each.tier == wanted and (each.waits or request.model != AUTO)]
+    if awaited and not any(c.tier == wanted for c in usable):
+        raise TierAsleep(min(awaited, key=lambda each: each.rank))
     if usable:
         return usable
     if sleeping:
-        raise TierAsleep(min(sleeping, key=lambda each: _distance(wanted, each.tier)).tier)
+        raise TierAsleep(min(sleeping, key=lambda each: (_distance(wanted, each.tier), each.rank)))
     if up:
         models = ", ".join(sorted({c.model for c in up}))
         raise NoRoute(Refusal.FULL, f"too many requests are being answered ({models}); try again later")
@@ -284,10 +226,18 @@ def _state(
         return str(awaited)
     if any(each.tier == tier for each in sleeping):
         return "is asleep"
-    there = [each for each in fitting if each.tier == tier]
+    return _why_not([each for each in fitting if each.tier == tier])
+
+
+def _why_not(there: Sequence[RouteCandidate]) -> str:
     if not there:
         return "cannot hold the prompt"
     return "is full" if any(each.full and each.connected for each in there) else "is not available"
+
+
+def _first(tier: str, places: Sequence[RouteCandidate | SleepingTier]) -> RouteCandidate | SleepingTier | None:
+    """Return one of the places that a request for the tier asks first; None if the tier has none."""
+    return min((each for each in places if each.tier == tier), key=lambda each: each.rank, default=None)
 
 
 _Place = TypeVar("_Place", RouteCandidate, SleepingTier)
@@ -349,13 +299,26 @@ def _distance(wanted: str, tier: str) -> int:
     return step if step >= 0 else len(TIERS) - step
 
 
-def _why(request: RouteRequest, wanted: str, chosen: RouteCandidate, fits: bool) -> RouteReason:
-    """Args: fits: whether the wanted tier can hold the prompt, as far as that is known."""
+def _why(
+    request: RouteRequest,
+    wanted: str,
+    chosen: RouteCandidate,
+    own: RouteCandidate | SleepingTier | None,
+    *,
+    awaited: bool,
+) -> RouteReason:
+    """
+    Args:
+        own: of the wanted tier's places that can hold the prompt, the one that is asked first.
+        awaited: whether the wanted tier is still coming, so that nobody knows what it can hold.
+    """
+    if chosen.tier == wanted and own is not None and own.rank < chosen.rank:
+        return RouteReason.FALLBACK
     if chosen.tier == wanted:
         if request.model != AUTO:
             return RouteReason.REQUESTED
         return _SOURCES[request.choice.outlook.source] if request.choice else RouteReason.COMPLEXITY
-    return RouteReason.FALLBACK if fits else RouteReason.CONTEXT
+    return RouteReason.FALLBACK if awaited or own is not None else RouteReason.CONTEXT
 
 
 _SOURCES = {
@@ -380,8 +343,31 @@ def _sentences(
         grounds = [f"the request names {request.adapter or request.model}"]
         if request.adapter:
             grounds.append(f"it is an adapter of {request.model}")
-    if why is RouteReason.FALLBACK:
+    if why is RouteReason.FALLBACK and chosen.tier != wanted:
         grounds.append(f"the {wanted} tier {state}, the {chosen.tier} tier stands in")
     if why is RouteReason.CONTEXT:
         grounds.append(f"the prompt does not fit the {wanted} tier's context")
     return tuple(grounds)
+
+
+def _shared(
+    wanted: str,
+    chosen: RouteCandidate,
+    own: RouteCandidate | SleepingTier | None,
+    allowed: Sequence[RouteCandidate | SleepingTier],
+) -> list[str]:
+    """Say which pool of the wanted tier answers and why, if that has several.
+
+    Args:
+        own: of the wanted tier's places that can hold the prompt, the one that is asked first.
+    """
+    models, first = {each.model for each in allowed if each.tier == wanted}, _first(wanted, allowed)
+    if len(models) < 2 or chosen.tier != wanted or own is None or first is None:
+        return []
+    if own.rank < chosen.rank:
+        there = [each for each in allowed if isinstance(each, RouteCandidate) and each.model == own.model]
+        state = _why_not(there) if isinstance(own, RouteCandidate) else "is asleep"
+        return [f"{own.model} {state}, {chosen.model} stands in"]
+    if first.rank < chosen.rank:
+        return [f"the prompt does not fit the context of {first.model}, {chosen.model} stands in"]
+    return [f"the {wanted} tier has {len(models)} models, this conversation goes to {chosen.model}"]

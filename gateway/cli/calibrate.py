@@ -22,6 +22,7 @@ from gateway.cli.connection import config_option, json_option, load_settings, ru
 from gateway.cli.frontier import draw_frontier
 from gateway.config.pools import PoolSettings
 from gateway.config.settings import Settings, SettingsError
+from gateway.config.tiers import first_pools
 from gateway.processes.extras import missing
 from router.canonical import canonical
 from router.questions import AnswerKey, PoolAnswer, Question, read_questions
@@ -148,7 +149,7 @@ def calibrate(config: str | None, as_json: bool, **options: Any) -> None:
 
 def _pools(settings: Settings, names: Sequence[str]) -> list[PoolSettings]:
     """Return the pools that are asked."""
-    known = {pool.name: pool for pool in settings.pools} | {pool.tier: pool for pool in settings.pools}
+    known = {pool.name: pool for pool in settings.pools} | first_pools(settings.pools)
     for name in names:
         if name not in known:
             raise click.ClickException(

@@ -9,7 +9,7 @@ from engine.checkpoint.digests import check_digest
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.verification import verify
 from engine.text.processor import TextProcessor
-from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
+from gateway.config.settings import PoolSettings, Settings, SettingsError
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.store import ModelStore
 
@@ -43,18 +43,18 @@ def present(settings: Settings) -> list[PoolSettings]:
     return [pool for pool in settings.pools if pool not in missing]
 
 
-def unusable(settings: Settings) -> dict[Tier, SettingsError]:
-    """Return what is wrong with checkpoints that are here and cannot be served, by tier.
+def unusable(settings: Settings) -> dict[str, SettingsError]:
+    """Return what is wrong with checkpoints that are here and cannot be served, by pool name.
 
     Raises:
-        SettingsError: no tier would be left; the first one's error.
+        SettingsError: no pool would be left; the first one's error.
     """
-    wrong: dict[Tier, SettingsError] = {}
+    wrong: dict[str, SettingsError] = {}
     for pool in present(settings):
         try:
             check([pool], settings.models.open())
         except SettingsError as error:
-            wrong[pool.tier] = error
+            wrong[pool.name] = error
     if len(wrong) == len(settings.pools) > 0:
         raise next(iter(wrong.values()))
     return wrong

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from gateway.config.settings import Settings, SettingsError
+from gateway.config.tiers import pools_by_label
 from gateway.records.section import Section
 
 log = logging.getLogger("roundhouse.configuration")
@@ -79,6 +80,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "spot_price",
             "start_seconds",
             "ttft_target",
+            "weight",
             "when_asleep",
             "windows",
         }
@@ -103,8 +105,9 @@ def changes(old: Settings, new: Settings) -> list[str]:
 
 def fixed(old: Settings, new: Settings) -> list[str]:
     """Paths of the differing fields that cannot change while a gateway runs."""
-    own = {pool.tier for pools in (old.pools, new.pools) for pool in pools if pool.own}
-    was, now = ({pool.tier for pool in pools if pool.elastic} for pools in (old.pools, new.pools))
+    labelled = [pools_by_label(pools).items() for pools in (old.pools, new.pools)]
+    own = {label for pools in labelled for label, pool in pools if pool.own}
+    was, now = ({label for label, pool in pools if pool.elastic} for pools in labelled)
 
     def may_change(path: str) -> bool:
         section, *names = path.split(".")
@@ -127,10 +130,10 @@ def _changes(old: Settings, new: Settings) -> Iterator[str]:
         if isinstance(before, Section):
             yield from _differing(name, before, after)
         elif name == "pools":
-            was, now = ({pool.tier: pool for pool in pools} for pools in (before, after))
-            yield from (f"pools.{tier}" for tier in was.keys() ^ now.keys())
-            for tier in was.keys() & now.keys():
-                yield from _differing(f"pools.{tier}", was[tier], now[tier])
+            was, now = pools_by_label(before), pools_by_label(after)
+            yield from (f"pools.{label}" for label in was.keys() ^ now.keys())
+            for label in was.keys() & now.keys():
+                yield from _differing(f"pools.{label}", was[label], now[label])
         else:  # each has a name
             was, now = ({each.name: each for each in every} for every in (before, after))
             named = [each for each in was.keys() | now.keys() if was.get(each) != now.get(each)]

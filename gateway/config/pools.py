@@ -25,10 +25,16 @@ TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
 
 class PoolSettings(Section, frozen=True):
-    """One tier: a model and the engines that serve it."""
+    """A model and the engines that serve it, for one tier."""
 
-    tier: Annotated[Tier, Meta(description="Tier that this pool answers for.")]
-    name: Annotated[str, Meta(description="Public name of the model.")]
+    tier: Annotated[
+        Tier,
+        Meta(
+            description="Tier that this pool answers for. Of a tier's pools the first one that is able to stands in "
+            "for another that is not."
+        ),
+    ]
+    name: Annotated[str, Meta(description="Public name of the model; each pool has another one.")]
     model: Annotated[str, Meta(description="Checkpoint: a folder in Hugging Face format, or a GGUF file.")]
     sha256: Annotated[
         Sha256 | None,
@@ -206,6 +212,15 @@ class PoolSettings(Section, frozen=True):
         Meta(description="How its model writes function calls; auto asks its chat template."),
     ] = "auto"
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
+    weight: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Share of its tier's conversations, beside [other pools of the tier]"
+            "(upstreams.md#several-pools-of-a-tier); 0: it only stands in for them.",
+        ),
+    ] = 1
     max_turns: Annotated[
         int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
     ] = 0
@@ -273,12 +288,9 @@ class PoolSettings(Section, frozen=True):
 
 
 def check_pools(pools: Sequence[PoolSettings]) -> None:
-    """Raises SettingsError: there is none, two serve the same tier, or the fields of one contradict each other."""
+    """Raises SettingsError: there is none, or the fields of one contradict each other."""
     if not pools:
         raise SettingsError("pools: at least one pool is needed")
-    tiers = [pool.tier for pool in pools]
-    if len(set(tiers)) != len(tiers):
-        raise SettingsError("pools: two pools serve the same tier")
     for pool in pools:
         _check_engines(pool)
         _check_replicas(pool)

@@ -47,6 +47,7 @@ from gateway.config.semantic_cache import SemanticCacheSettings as SemanticCache
 from gateway.config.semantic_cache import check_embedder, refuse_delta
 from gateway.config.telemetry import LogSettings as LogSettings
 from gateway.config.telemetry import TelemetrySettings as TelemetrySettings
+from gateway.config.tiers import check_tiers
 from gateway.records.directory import Scope
 from gateway.records.quota import Quota, Rate
 from gateway.records.quota import Seconds as BurstSeconds
@@ -353,6 +354,7 @@ def _check(settings: Settings) -> None:
     if len(set(priced)) != len(priced):
         raise SettingsError("prices: two prices have the same name")
     check_pools(settings.pools)
+    check_tiers(settings.pools)
     for source in settings.adapters.sources:
         try:
             normalise(source)

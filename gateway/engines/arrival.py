@@ -12,7 +12,7 @@ class ArrivalState:
     """Which tiers cannot answer yet. `serve` changes it while it fetches their models."""
 
     coming: dict[str, ComingTier] = field(default_factory=dict)
-    """Tiers whose models are being fetched, or cannot be used, by their names."""
+    """What is known of pools whose models are being fetched, or cannot be used, by their names."""
     none_fetched: bool = False
     """Whether the small model of this repository serves because no other one could be fetched."""
 

@@ -39,7 +39,7 @@ Controls = Callable[[], Mapping[str, ReplicaControl]]
 
 
 class Pool:
-    """One tier: a model, its tokenizer and the engines that serve it."""
+    """A model, its tokenizer and the engines that serve it, for one tier."""
 
     def __init__(
         self,
@@ -47,10 +47,13 @@ class Pool:
         router: RouterSettings,
         tls: EngineTlsSettings = EngineTlsSettings(),  # noqa: B008  it is frozen
         controls: Controls = dict,
+        *,
+        label: str | None = None,
     ) -> None:
         """
         Args:
             tls: for engines at wss:// and https:// addresses.
+            label: see `gateway.config.tiers`; None: the tier.
 
         Raises:
             SettingsError: a file that it names cannot be used.
@@ -58,6 +61,8 @@ class Pool:
         self.path = Path(settings.model)
         """Folder or GGUF file of the checkpoint."""
         self.tier = settings.tier
+        self.label = label or settings.tier
+        """What operators know it by; replicas that tell no id are named after it."""
         self.name = settings.name
         self.dialect = settings.dialect
         self.model = PoolModel(self.name, self.path, settings.yarn_factor)
@@ -111,6 +116,8 @@ class Pool:
 
     def configure(self, settings: PoolSettings, router: RouterSettings) -> None:
         """Take over a new configuration; `arrange` follows the engines that it names."""
+        self.weight = settings.weight
+        """Share of its tier's conversations, beside other pools of the tier."""
         self.registered = settings.registered
         """Whether engines that announce themselves join."""
         if self.registered:
@@ -155,7 +162,7 @@ class Pool:
         for place, id in places.items():
             if place in before and id != before[place].name and id and not before[place].client.connected:
                 before[place].client.retry()  # another process is there now
-        free = (name for index in count() if (name := f"{self.tier}-{index}") not in taken)
+        free = (name for index in count() if (name := f"{self.label}-{index}") not in taken)
         self.engines = [
             before.pop(place)
             if place in before

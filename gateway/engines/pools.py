@@ -14,6 +14,7 @@ from engine.registration import Lease
 from gateway.background import BackgroundTasks
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings, RouterSettings
+from gateway.config.tiers import pools_by_label
 from gateway.engines.engine import Engine
 from gateway.engines.placement import Placement, PlacementQuery
 from gateway.engines.pool import Controls, Pool
@@ -40,7 +41,8 @@ class Engines:
 
         Args:
             tls: for engines at wss:// and https:// addresses.
-            coming: tiers whose models are not here, which others change; `add` makes their pools.
+            coming: what is known of pools whose models are not here, by pool name, which others change; `add` makes
+                these pools.
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.
@@ -49,8 +51,9 @@ class Engines:
         self.coming = coming
         self.controls: Controls = dict
         self._tls = tls
-        self._order = [settings.name for settings in pools]
-        self.pools = [self._pool(settings, router) for settings in pools if settings.tier not in coming]
+        self._labels = {settings.name: label for label, settings in pools_by_label(pools).items()}
+        """Label of each pool by its name, in the order of the configuration."""
+        self.pools = [self._pool(settings, router) for settings in pools if settings.name not in coming]
         self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
         """All engines by name, also by the latest former names, which turns may still know."""
         self._former: deque[str] = deque()
@@ -62,7 +65,7 @@ class Engines:
         """Tasks that let replicas go."""
 
     def _pool(self, settings: PoolSettings, router: RouterSettings) -> Pool:
-        pool = Pool(settings, router, self._tls, lambda: self.controls())
+        pool = Pool(settings, router, self._tls, lambda: self.controls(), label=self._labels.get(settings.name))
         pool.renamed, pool.taken = self._renamed, self._taken
         return pool
 
@@ -125,7 +128,7 @@ class Engines:
         """
         pool = await asyncio.to_thread(self._pool, settings, router)
         self.pools.append(pool)
-        self.pools.sort(key=lambda each: self._order.index(each.name))
+        self.pools.sort(key=lambda each: [*self._labels].index(each.name))
         self._engines |= {engine.name: engine for engine in pool.engines}
         for engine in pool.engines:
             await engine.client.start()
@@ -168,10 +171,6 @@ class Engines:
         """The pool of the model with this name."""
         return next(pool for pool in self.pools if pool.name == name)
 
-    def of_tier(self, tier: str) -> Pool:
-        """The pool of this tier."""
-        return next(pool for pool in self.pools if pool.tier == tier)
-
     def named(self, model: str) -> list[Pool]:
         """Pools that a name of the configuration may mean; none for another name."""
         return [pool for pool in self.pools if model in (pool.name, pool.tier, AUTO)]
@@ -185,11 +184,14 @@ class Engines:
         usable = [pool for pool in self.pools if may_use(pool.name)]
         return [pool for pool in usable if pool.name == model] or usable
 
-    def candidates(self, prompt_tokens: Mapping[str, int]) -> list[RouteCandidate]:
+    def candidates(
+        self, prompt_tokens: Mapping[str, int], ranks: Mapping[str, int] = MappingProxyType({})
+    ) -> list[RouteCandidate]:
         """Return the router's snapshot of all engines.
 
         Args:
             prompt_tokens: length of the prompt by pool name, for the pools that may answer.
+            ranks: place of each pool among those of its tier, by pool name; 0 for others.
         """
         now = monotonic()
         return [
@@ -205,14 +207,17 @@ class Engines:
                 drained=(control := engine.control).drained or engine.client.leaving,
                 weight=control.weight,
                 full=full,
+                rank=ranks.get(pool.name, 0),
             )
             for pool in self.pools
             for full in (pool.max_turns > 0 and pool.turns >= pool.max_turns,)
             for engine in pool.routable
         ]
 
-    def asleep(self, prompt_tokens: Mapping[str, int]) -> list[SleepingTier]:
-        """Return the tiers that sleep, for the router. Args: prompt_tokens: as for `candidates`."""
+    def asleep(
+        self, prompt_tokens: Mapping[str, int], ranks: Mapping[str, int] = MappingProxyType({})
+    ) -> list[SleepingTier]:
+        """Return the pools that sleep, for the router; for the arguments see `candidates`."""
         return [
             SleepingTier(
                 tier=pool.tier,
@@ -220,6 +225,7 @@ class Engines:
                 context=pool.context,
                 prompt_tokens=prompt_tokens.get(pool.name, 0),
                 waits=pool.waits,
+                rank=ranks.get(pool.name, 0),
             )
             for pool in self.pools
             if pool.asleep
@@ -273,7 +279,7 @@ class Engines:
         return [
             pool
             for pool in self.pools
-            if not (pool.may_sleep or pool.tier in self.coming)
+            if not (pool.may_sleep or pool.name in self.coming)
             and not any(engine.client.connected for engine in pool.routable)
         ]
 

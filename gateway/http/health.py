@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -78,10 +80,13 @@ async def metrics(request: Request) -> Response:
 
 async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
     """Return this process's page."""
+    blocks = Counter[str]()
     for pool in gateway.engines.pools:
+        blocks[pool.tier] += len(pool.placer.index)
         gateway.metrics.turns.expect(pool.tier)
-        gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
-        gateway.metrics.engines.announced(pool.tier, pool.leases.values())
+        gateway.metrics.placements.index(pool.tier, blocks[pool.tier])
+        if pool.registered:
+            gateway.metrics.engines.announced(pool.tier, pool.leases.values())
         if pool.may_sleep:
             gateway.metrics.engines.wanted(pool.tier, gateway.wanted.waiting(pool.tier))
         for engine in pool.engines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -57,14 +58,16 @@ def model_list(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
     auto = [_model(AUTO, None, max(pool.context for pool in pools))] if pools else []
     priced = [(pool, gateway.view.price(pool.name)) for pool in pools]
-    tiers = [_model(pool.tier, pool.tier, pool.context, price) for pool, price in priced if pool.name != pool.tier]
+    tiers = [
+        _tier(tier, [each for each in priced if each[0].tier == tier]) for tier in {pool.tier: None for pool in pools}
+    ]
     models = [_model(pool.name, pool.tier, pool.context, price) for pool, price in priced]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model), gateway.view.price(pointer.model, name))
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
         if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
     ]
-    named = [*auto, *tiers, *models, *adapters]
+    named = [*auto, *(tier for tier in tiers if tier["id"] not in {pool.name for pool in pools}), *models, *adapters]
     return [*_routes(gateway, tenant, named), *_embedders(gateway, tenant)]
 
 
@@ -85,6 +88,12 @@ def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
         return []
     shown = _model(hello.model, None, hello.max_tokens, gateway.view.price(hello.model))
     return [shown | {"type": "embedding", "dimensions": hello.dimensions}]
+
+
+def _tier(tier: str, priced: Sequence[tuple[Pool, Price | None]]) -> dict[str, Any]:
+    """Describe a tier by its pools; its price is not told where it depends on who answers."""
+    context, (first, *others) = max(pool.context for pool, _ in priced), [price for _, price in priced]
+    return _model(tier, tier, context, first if all(other == first for other in others) else None)
 
 
 def _model(name: str, tier: str | None, context: int, price: Price | None = None) -> dict[str, Any]:

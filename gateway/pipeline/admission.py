@@ -95,7 +95,7 @@ class Admission:
             try:
                 model = self._engines[self._routing.route(prepared, assessment).replica].pool.name
             except TierAsleep as asleep:
-                model = self._engines.of_tier(asleep.tier).name
+                model = asleep.model
         subjects = self._subjects(turn, model, prepared.adapter)
         expected = mode_of(subjects) == "expected"
         await self._limiter.extend(reservation, self._most(prepared, expected=expected), subjects)

@@ -12,7 +12,7 @@ import msgspec
 from engine.adapters.registry import RegistryError
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
-from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
+from gateway.config.settings import PoolSettings, Settings, SettingsError
 from gateway.engines.arrival import ArrivalState
 from gateway.models.catalogue import CatalogueModel
 from gateway.models.fetch import FetchReport
@@ -37,10 +37,10 @@ class NoneFetched(Exception):
 class Arrivals:
     """Fetches models in processes of their own."""
 
-    def __init__(self, settings: Settings, say: Say, unusable: Collection[Tier] = ()) -> None:
+    def __init__(self, settings: Settings, say: Say, unusable: Collection[str] = ()) -> None:
         """
         Args:
-            unusable: tiers whose checkpoint cannot be used; they do not come.
+            unusable: names of pools whose checkpoint cannot be used; they do not come.
 
         Raises:
             SettingsError: the catalogue cannot be read.
@@ -48,15 +48,15 @@ class Arrivals:
         self._models = settings.models
         self._say = say
         missing = sorted(checkpoints.awaited(settings), key=lambda each: each[1].bytes)
-        self._missing: dict[str, tuple[PoolSettings, CatalogueModel]] = {pool.tier: (pool, of) for pool, of in missing}
+        self._missing: dict[str, tuple[PoolSettings, CatalogueModel]] = {pool.name: (pool, of) for pool, of in missing}
         self.state = ArrivalState(
-            {pool.tier: ComingTier(tier=pool.tier, model=pool.name, size=of.bytes) for pool, of in missing}
+            {pool.name: ComingTier(tier=pool.tier, model=pool.name, size=of.bytes) for pool, of in missing}
         )
         """What the gateway is told of them, and of those that do not come."""
         self.state.coming |= {
-            pool.tier: ComingTier(tier=pool.tier, model=pool.name, unusable=True)
+            pool.name: ComingTier(tier=pool.tier, model=pool.name, unusable=True)
             for pool in settings.pools
-            if pool.tier in unusable
+            if pool.name in unusable
         }
 
     async def first(self) -> None:
@@ -66,15 +66,15 @@ class Arrivals:
             NoneFetched: none can be had.
         """
         failures = []
-        for tier in list(self._missing):
+        for name in list(self._missing):
             try:
-                await self._fetch(tier)
+                await self._fetch(name)
             except FetchFailed as error:
                 failures.append(str(error))
                 if error.unreachable:  # nor would the others be
                     break
             else:
-                del self._missing[tier], self.state.coming[tier]
+                del self._missing[name], self.state.coming[name]
                 return
         raise NoneFetched("; ".join(failures))
 
@@ -87,47 +87,47 @@ class Arrivals:
         pause = FIRST_PAUSE
         while self._missing:
             failed = []
-            for tier, (pool, _) in list(self._missing.items()):
+            for name, (pool, _) in list(self._missing.items()):
                 try:
-                    await self._fetch(tier)
+                    await self._fetch(name)
                 except FetchFailed as error:
-                    log.warning("model cannot be fetched", extra={"tier": tier, "error": str(error)})
-                    failed.append(f"  the {tier} tier is not coming yet: {error}")
+                    log.warning("model cannot be fetched", extra={"tier": pool.tier, "error": str(error)})
+                    failed.append(f"  the {pool.tier} tier is not coming yet: {error}")
                 else:
-                    del self._missing[tier]
+                    del self._missing[name]
                     await serve(pool)
-                    del self.state.coming[tier]
+                    del self.state.coming[name]
             for line in failed:
                 self._say(f"{line}; tried again in {pause:.0f} s")
             if failed:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _fetch(self, tier: str) -> None:
-        _, model = self._missing[tier]
+    async def _fetch(self, name: str) -> None:
+        pool, model = self._missing[name]
         shown, last = 0.0, monotonic()
 
         def follow(report: FetchReport) -> None:
             nonlocal shown, last
             if report.said:
-                self._say(f"  {tier}: {report.said}")
+                self._say(f"  {pool.tier}: {report.said}")
             if report.here is None:
                 return
-            now = self._change(tier, here=report.here, failed=False)
+            now = self._change(name, here=report.here, failed=False)
             if now.here / now.size >= shown + _STEP and monotonic() - last > _BETWEEN:
                 shown, last = now.here / now.size, monotonic()
-                self._say(f"  the {tier} tier {now}")
+                self._say(f"  the {pool.tier} tier {now}")
 
-        self._say(f"  fetching the {tier} tier: {model.title}, {model.bytes / 1e6:,.0f} MB")
+        self._say(f"  fetching the {pool.tier} tier: {model.title}, {model.bytes / 1e6:,.0f} MB")
         try:
             await fetch(model, self._models, follow)
         except FetchFailed:
-            self._change(tier, failed=True)
+            self._change(name, failed=True)
             raise
-        self._change(tier, here=model.bytes, failed=False)
+        self._change(name, here=model.bytes, failed=False)
 
-    def _change(self, tier: str, **fields: object) -> ComingTier:
-        self.state.coming[tier] = changed = msgspec.structs.replace(self.state.coming[tier], **fields)
+    def _change(self, name: str, **fields: object) -> ComingTier:
+        self.state.coming[name] = changed = msgspec.structs.replace(self.state.coming[name], **fields)
         return changed
 
 
@@ -143,7 +143,7 @@ class ArrivedPools:
     async def put_into_service(self, pool: PoolSettings) -> None:
         """Start a pool's engine, and wait until it answers or cannot run; why it cannot is said."""
         settings = self._configuration.settings
-        [filled] = [each for each in settings.pools if each.tier == pool.tier]
+        [filled] = [each for each in settings.pools if each.name == pool.name]
         try:
             await asyncio.to_thread(checkpoints.check, [pool], settings.models.open())
             await asyncio.to_thread(register_adapters, settings, [pool])

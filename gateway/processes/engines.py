@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.config import checkpoints
-from gateway.config.settings import PoolSettings, Settings, SettingsError, Tier
+from gateway.config.settings import PoolSettings, Settings, SettingsError
 from gateway.engines.adapters import registry_url
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.commands import engine_address, engine_command
@@ -50,14 +50,16 @@ class EngineProcesses:
         self.replicas = LocalReplicas(settings)
         """Engines of pools whose number follows the load."""
         self._none_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.out: set[Tier] = set()
-        """Tiers whose engine cannot run."""
+        self.out: set[str] = set()
+        """Names of pools whose engine cannot run."""
 
-    def take_out(self, tier: Tier, reason: str) -> None:
-        """Take a tier out of service, and say why; others are left."""
-        self.out.add(tier)
-        log.error("tier is out of service", extra={"tier": tier, "error": reason})
-        self._say(f"  the {tier} tier is out of service, the others answer for it: {reason}; then start again")
+    def take_out(self, pool: PoolSettings, reason: str) -> None:
+        """Take a pool out of service, and say why; others are left."""
+        self.out.add(pool.name)
+        log.error("pool is out of service", extra={"tier": pool.tier, "model": pool.name, "error": reason})
+        alone = sum(each.tier == pool.tier for each in self._settings.pools) == 1
+        what = f"the {pool.tier} tier" if alone else f"{pool.name} in the {pool.tier} tier"
+        self._say(f"  {what} is out of service, the others answer for it: {reason}; then start again")
 
     def start(self, pool: PoolSettings) -> asyncio.Task[None]:
         """Start the engine of a pool that has none elsewhere, and return the task that ends when it cannot run.
@@ -105,11 +107,11 @@ class EngineProcesses:
         try:
             await run
         except ChildFailed as error:
-            self.out.add(pool.tier)
-            if self.out >= {each.tier for each in self._settings.pools}:
+            self.out.add(pool.name)
+            if self.out >= {each.name for each in self._settings.pools}:
                 self._none_left.set_exception(error)
                 return
-            self.take_out(pool.tier, await asyncio.to_thread(self._reason, pool, error))
+            self.take_out(pool, await asyncio.to_thread(self._reason, pool, error))
 
     def _reason(self, pool: PoolSettings, error: ChildFailed) -> str:
         """Return why an engine cannot run, and the remedy; what is wrong with its checkpoint is known here too."""

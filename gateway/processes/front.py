@@ -102,7 +102,7 @@ class OneProcess:
         found = await asyncio.to_thread(self._readiness)
         # Here everything is started, so that a gateway that is degraded is not ready yet; but what is out of service or
         # still comes is not waited for.
-        ready = found.status != "not ready" and all(pool.tier in out for pool in self._gateway.engines.away)
+        ready = found.status != "not ready" and all(pool.name in out for pool in self._gateway.engines.away)
         return ready, found.problems
 
     @property

@@ -78,9 +78,9 @@ class PlannedGateway:
         """Put pools into service whose models have come."""
         coming = self._arrivals.coming
         for pool in plan.settings.pools:
-            if pool.tier in coming and pool.tier not in plan.coming:
+            if pool.name in coming and pool.name not in plan.coming:
                 await gateway.engines.add(pool, plan.settings.router)
-                del coming[pool.tier]
+                del coming[pool.name]
         coming |= plan.coming
         self._arrivals.none_fetched = plan.none_fetched
 

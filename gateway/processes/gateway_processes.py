@@ -124,7 +124,7 @@ class SeveralProcesses:
 
     async def notes(self) -> list[str]:
         """See `Front`."""
-        here = [pool for pool in self._configuration.settings.pools if pool.tier not in self._arrivals.coming]
+        here = [pool for pool in self._configuration.settings.pools if pool.name not in self._arrivals.coming]
         own = [pool for pool in here if pool.engines and pool.engines[0].startswith("unix://")]
         found = await asyncio.gather(*(_answering(pool, PATIENCE) for pool in own))
         return [line for lines in found for line in lines]

@@ -24,7 +24,7 @@ from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
 from gateway.config.default_pools import own_pools
-from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, Tier
+from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError
 from gateway.engines.arrival import ArrivalState
 from gateway.processes import redis_server
 from gateway.processes.arrivals import Arrivals, ArrivedPools, NoneFetched
@@ -73,15 +73,15 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         if lacking is not None:
             say(f"  without embeddings: {lacking}")
         settings, read, arrivals = await _first_model(settings, read, say, wrong)
-        here = [pool for pool in settings.pools if pool.tier not in arrivals.state.coming]
+        here = [pool for pool in settings.pools if pool.name not in arrivals.state.coming]
         try:
             await asyncio.to_thread(register_adapters, settings, here)
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
         embedder, configuration = _embedder(settings), Configuration(settings, read, _filled, file)
         redis, engines = _redis(settings, say), EngineProcesses(settings, say)
-        for tier in wrong.keys() & arrivals.state.coming.keys():
-            engines.take_out(tier, str(wrong[tier]))
+        for pool in [each for each in settings.pools if each.name in wrong]:
+            engines.take_out(pool, str(wrong[pool.name]))
         for pool in here:
             if pool.own:
                 engines.start(pool)
@@ -144,12 +144,12 @@ async def _until_one_ends(front: Front, gateway: asyncio.Task[None], children: S
 
 
 async def _first_model(
-    settings: Settings, read: Callable[[], Settings], say: Say, wrong: Mapping[Tier, SettingsError]
+    settings: Settings, read: Callable[[], Settings], say: Say, wrong: Mapping[str, SettingsError]
 ) -> tuple[Settings, Callable[[], Settings], Arrivals]:
     """Have a model to serve: fetch one where there is none, and take the repository's own if that is impossible.
 
     Args:
-        wrong: what is wrong with checkpoints that cannot be used, by tier.
+        wrong: what is wrong with checkpoints that cannot be used, by pool name.
 
     Returns the settings to serve with, what reads them again, and what is still to come.
     """

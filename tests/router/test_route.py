@@ -22,6 +22,7 @@ from router.route import (
     RouteRequest,
     RoutingPolicy,
     SleepingTier,
+    TierAsleep,
     route,
 )
 from router.tier import Outlook, Terms, ValueSource, choose
@@ -256,3 +257,51 @@ def test_what_keeps_each_tier_from_answering_is_told_to_requests_that_leave_it_o
         "large": "is asleep",
     }
     assert decide(ask(), engines).unavailable == {}
+
+
+SHARED = [engine("large", 0, model="ours", rank=1, replica="ours-0"), engine("large", 0, model="theirs", replica="b-0")]
+
+
+def test_of_a_tier_s_pools_the_one_answers_to_which_the_conversation_belongs() -> None:
+    """However busy it is, and the other one is next."""
+    busy = [SHARED[0], msgspec.structs.replace(SHARED[1], load=10_000)]
+    decision = decide(ask("large"), busy)
+    assert (decision.model, decision.why, decision.fallbacks) == ("theirs", RouteReason.REQUESTED, ("ours-0",))
+    assert decision.reasons[-1] == "the large tier has 2 models, this conversation goes to theirs"
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"), [({"tripped": True}, "is not available"), ({"connected": False}, "is not available")]
+)
+def test_a_pool_that_cannot_answer_is_stood_in_for_by_the_next_one_of_its_tier(
+    facts: dict[str, bool], state: str
+) -> None:
+    down = [SHARED[0], msgspec.structs.replace(SHARED[1], **facts), engine("small")]
+    decision = decide(ask("large"), down)
+    assert (decision.tier, decision.model, decision.why) == ("large", "ours", RouteReason.FALLBACK)
+    assert decision.reasons[-1] == f"theirs {state}, ours stands in"
+    full = [SHARED[0], msgspec.structs.replace(SHARED[1], full=True)]
+    assert decide(ask("large"), full).reasons[-1] == "theirs is full, ours stands in"
+
+
+def test_a_pool_whose_context_is_too_short_is_passed_over_within_its_tier() -> None:
+    short = [SHARED[0], msgspec.structs.replace(SHARED[1], context=100)]
+    decision = decide(ask("large", output=500), short)
+    assert (decision.model, decision.why) == ("ours", RouteReason.REQUESTED)
+    assert decision.reasons[-1] == "the prompt does not fit the context of theirs, ours stands in"
+
+
+def test_a_model_s_own_name_is_a_promise_beside_other_pools_of_its_tier() -> None:
+    assert decide(ask("ours"), SHARED).fallbacks == ()
+    with pytest.raises(NoRoute):
+        decide(ask("ours"), [msgspec.structs.replace(SHARED[0], connected=False), SHARED[1]])
+
+
+def test_a_pool_that_sleeps_is_waited_for_only_if_no_other_one_of_its_tier_is_up() -> None:
+    asleep = [SleepingTier(tier="large", model="theirs", context=1000, prompt_tokens=10)]
+    decision = route(ask("large"), [SHARED[0]], POLICY, asleep=asleep)
+    assert (decision.model, decision.why, decision.asleep) == ("ours", RouteReason.FALLBACK, "large")
+    assert decision.reasons[-1] == "theirs is asleep, ours stands in"
+    with pytest.raises(TierAsleep) as caught:
+        route(ask("large"), [msgspec.structs.replace(SHARED[0], connected=False)], POLICY, asleep=asleep)
+    assert caught.value.model == "theirs"

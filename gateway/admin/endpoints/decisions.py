@@ -140,7 +140,7 @@ async def replay_decisions(call: Call, query: ReplayQuery) -> Answer[Replay]:
     except ValueError:
         raise Unavailable("the log of decisions holds something else") from None
     otherwise = await _otherwise(call, query.quality)
-    priced = {pool.tier: gateway.view.price(pool.name) for pool in gateway.engines.pools}
+    priced = {pool.tier: gateway.view.price(pool.name) for pool in reversed(gateway.engines.pools)}
     prices: dict[str, TokenPrices] = {tier: each for tier, each in priced.items() if each is not None}
     return Answer(await asyncio.to_thread(replay, found, otherwise, prices))
 

@@ -15,6 +15,8 @@ from gateway.admin.endpoints import shapes
 from gateway.admin.endpoints.shapes import PathName
 from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
+from gateway.config.pools import PoolSettings
+from gateway.config.tiers import pools_by_label
 from gateway.engines.engine import Engine
 from gateway.engines.pool import Pool
 from gateway.errors import Conflict, InvalidRequest, NotFound
@@ -27,11 +29,14 @@ _KEPT_SECONDS = 7 * 86_400
 _MOST_FORGOTTEN = 10
 """Most settings that one change deletes."""
 
-endpoints = Endpoints("pools", "Pools of engines, one for each tier, and their replicas.")
+endpoints = Endpoints("pools", "Pools of engines, one or several for each tier, and their replicas.")
 
 
 class PoolPath(Input, frozen=True):
-    pool: Annotated[str, Meta(pattern="^(small|medium|large)$", description="Tier of the pool.")]
+    pool: Annotated[
+        str,
+        Meta(pattern="^(small|medium|large)[0-9]*$", description="Tier of the pool; `large2` for a tier's second one."),
+    ]
 
 
 class ReplicaPath(PoolPath, frozen=True):
@@ -88,7 +93,11 @@ class ReplicaState(Struct, frozen=True):
 class PoolState(Struct, frozen=True):
     """A model and the engines that serve it."""
 
+    pool: str
+    """What the admin API knows it by: its tier, or `large2` for the second one of a tier."""
     tier: str
+    weight: int
+    """Its share of its tier's conversations, relative to those of the tier's other pools."""
     model: str
     dialect: str
     """What its engines are: `roundhouse`, or a server of another project."""
@@ -132,9 +141,11 @@ async def change_pool(call: Call, path: PoolPath, body: Any) -> Answer[PoolState
     `max_replicas` have no controller (409).
     """
     pool = _find(call, path.pool)
-    [configured] = [each for each in call.gateway.settings.pools if each.tier == pool.tier]
+    configured = _configured(call, pool)
     if not configured.scaled:
-        raise Conflict(f"the {pool.tier} pool has no max_replicas in the configuration, so nobody starts engines of it")
+        raise Conflict(
+            f"the {pool.label} pool has no max_replicas in the configuration, so nobody starts engines of it"
+        )
     control = await _bounds(call, pool)
     call.match().check(entity_tag(control.revision))
     changed = msgspec.structs.replace(control, **shapes.given(body))
@@ -176,11 +187,15 @@ async def change_replica(call: Call, path: ReplicaPath, body: Any) -> Answer[Rep
     return _answer(engine, written)
 
 
-def _find(call: Call, tier: str) -> Pool:
+def _find(call: Call, label: str) -> Pool:
     for pool in call.gateway.engines.pools:
-        if pool.tier == tier:
+        if pool.label == label:
             return pool
-    raise NotFound(f"there is no {tier} pool")
+    raise NotFound(f"there is no {label} pool")
+
+
+def _configured(call: Call, pool: Pool) -> PoolSettings:
+    return pools_by_label(call.gateway.settings.pools)[pool.label]
 
 
 def _engine(call: Call, path: ReplicaPath) -> Engine:
@@ -192,7 +207,8 @@ def _engine(call: Call, path: ReplicaPath) -> Engine:
 
 async def _bounds(call: Call, pool: Pool) -> PoolControl:
     """Return what operators have set for a pool; its revision is 0 if nothing was."""
-    return await call.gateway.directory.get(PoolControl, pool.tier) or PoolControl(name=pool.tier)
+    none = PoolControl(name=pool.tier)
+    return await call.gateway.directory.get(PoolControl, pool.tier) or none if _configured(call, pool).scaled else none
 
 
 async def _control(call: Call, engine: Engine) -> ReplicaControl:
@@ -216,13 +232,24 @@ def _answer(engine: Engine, control: ReplicaControl) -> Answer[ReplicaState]:
 
 async def _pool(call: Call, pool: Pool) -> PoolState:
     controls, record = call.gateway.view.replicas(), None
-    with contextlib.suppress(RedisError, OSError):
-        record = await PoolRecords(call.gateway.redis).read(pool.tier)
+    if _configured(call, pool).scaled:
+        with contextlib.suppress(RedisError, OSError):
+            record = await PoolRecords(call.gateway.redis).read(pool.tier)
     replicas = [
         _replica(engine, controls.get(engine.name) or ReplicaControl(name=engine.name)) for engine in pool.engines
     ]
     size = None if record is None else PoolSize.of(pool.tier, record)
-    return PoolState(pool.tier, pool.name, pool.dialect, pool.context, pool.revisions, replicas, size)
+    return PoolState(
+        pool=pool.label,
+        tier=pool.tier,
+        weight=pool.weight,
+        model=pool.name,
+        dialect=pool.dialect,
+        context_length=pool.context,
+        revisions=pool.revisions,
+        replicas=replicas,
+        size=size,
+    )
 
 
 def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
@@ -241,7 +268,7 @@ def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
         )
     return ReplicaState(
         name=engine.name,
-        pool=engine.pool.tier,
+        pool=engine.pool.label,
         weight=control.weight,
         drained=control.drained,
         move_after=control.move_after,

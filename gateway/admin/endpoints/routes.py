@@ -166,7 +166,7 @@ def _check(call: Call, route: Route) -> None:
         InvalidRequest: a target does not exist, which clients would be told turn by turn.
     """
     gateway = call.gateway
-    pools = [name for pool in gateway.engines.pools for name in (pool.tier, pool.name)]
+    pools = list(dict.fromkeys(name for pool in gateway.engines.pools for name in (pool.tier, pool.name)))
     known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
     models = [target.model for target in route.targets]
     if len(set(models)) < len(models):

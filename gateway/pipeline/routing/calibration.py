@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from gateway.config.pools import PoolSettings
 from gateway.config.settings import Settings, SettingsError
+from gateway.config.tiers import first_pools
 from router.expense import Rates, Three, TokenRates, flat
 from router.success import SuccessModel
 from router.tier import TIERS, relative
@@ -58,17 +59,22 @@ def installed(settings: Settings) -> Path:
 
 
 def speaks_for(model: SuccessModel, pools: Sequence[PoolSettings]) -> bool:
-    """Return whether a model was learnt from the models of these pools; it may know further tiers."""
-    known = dict(zip(TIERS, model.metadata.models, strict=False))
-    return all(known.get(pool.tier) == pool.weights for pool in pools)
+    """Return whether a model was learnt from the models of these pools; it may know further tiers.
+
+    Pools that only stand in for another one of their tier may have any model.
+    """
+    known, first = dict(zip(TIERS, model.metadata.models, strict=False)), first_pools(pools)
+    answering = [pool for pool in pools if pool.weight or pool is first[pool.tier]]
+    return all(known.get(pool.tier) == pool.weights for pool in answering)
 
 
 def rates(settings: Settings) -> tuple[Rates, Three]:
     """Return what tokens cost at each tier, and the mean cost of a token relative to the dearest tier's.
 
-    The configured prices of the three models count if each has one and they rise with the tier, else the pools' costs.
+    The configured prices of the three models count if each has one and they rise with the tier, else the pools' costs;
+    of several pools of a tier those of the first one.
     """
-    pools = {pool.tier: pool for pool in settings.pools}
+    pools = first_pools(settings.pools)
     prices = {price.name: price for price in settings.prices}
     priced = [prices[pools[tier].name] for tier in TIERS if tier in pools and pools[tier].name in prices]
     sums = [float(price.input + price.output) for price in priced]

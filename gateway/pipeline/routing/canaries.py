@@ -10,7 +10,6 @@ While Redis is down, failures are not counted: conversations are split as before
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -25,6 +24,7 @@ from redis.exceptions import RedisError
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View
 from gateway.errors import ApiError, NotFound, PreconditionFailed, Unavailable
+from gateway.pipeline.routing.conversation import beginning
 from gateway.pipeline.routing.shadows import Comparison, Shadows, comparison, copied
 from gateway.pipeline.values import Admitted, Answered, Assigned
 from gateway.records.directory import Route, Tenant
@@ -92,7 +92,7 @@ class Canaries:
         tenant = self._view.tenant(turn.principal.tenant)
         if not exists(route, tenant):
             return None
-        conversation = _beginning(turn)
+        conversation = beginning(turn)
         shares = [WeightedTarget(target.model, target.weight) for target in route.targets]
         model = split(route.name, turn.principal.tenant, conversation, shares)
         if model is None:
@@ -245,16 +245,3 @@ def _signals(
     if answered.streamed.reason == "stop" and answered.streamed.usage.output_tokens <= 1:
         signals.append(CanarySignal.POOR)
     return signals
-
-
-def _beginning(turn: Turn) -> bytes:
-    """Return the digest of a conversation up to its first question, which is the same in all of its turns."""
-    digest = hashlib.blake2b(digest_size=16)
-    prompt = turn.request.prompt
-    if prompt is not None:
-        digest.update(prompt.encode() if isinstance(prompt, str) else repr(tuple(prompt)).encode())
-    for message in turn.conversation:
-        digest.update(f"{message.role}\0{len(message.content)}\0{message.content}".encode())
-        if message.role == "user":
-            break
-    return digest.digest()

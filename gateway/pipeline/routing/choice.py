@@ -12,6 +12,7 @@ from gateway.access.directory.view import View
 from gateway.engines.adapters import AdapterNames
 from gateway.engines.placement import Placement, PlacementQuery
 from gateway.engines.pools import Engines
+from gateway.pipeline.routing.conversation import pool_ranks
 from gateway.pipeline.routing.refusals import refused
 from gateway.pipeline.routing.tiers import Tiers
 from gateway.pipeline.routing.waking import Waking
@@ -53,7 +54,7 @@ class Routing:
                 decision = self.route(admitted, assessment)
                 break
             except TierAsleep as asleep:
-                await self._waking.wait(admitted, assessment, asleep.tier, began)
+                await self._waking.wait(admitted, assessment, asleep.model, began)
         if decision.asleep:
             self._waking.missed(decision.asleep, admitted.turn.id)
         return Dispatched(**msgspec.structs.asdict(admitted), assessment=assessment, decision=decision)
@@ -85,7 +86,8 @@ class Routing:
             output_tokens=request.max_output_tokens or 1,
         )
         lengths = {name: len(ids) for name, ids in prepared.prompts.items()}
-        candidates, asleep = self._engines.candidates(lengths), self._engines.asleep(lengths)
+        ranks = pool_ranks(prepared.pools, prepared.turn)
+        candidates, asleep = self._engines.candidates(lengths, ranks), self._engines.asleep(lengths, ranks)
         tenant = self.tenant(prepared.turn)
         if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]

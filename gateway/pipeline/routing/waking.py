@@ -31,17 +31,19 @@ class Waking:
         self._wanted = wanted
         self._timeout = math.inf if timeout is None else timeout
 
-    async def wait(self, admitted: Admitted, assessment: Assessment, tier: str, began: float) -> None:
-        """Return when a tier has an engine; the turn's viewers are told that it waits.
+    async def wait(self, admitted: Admitted, assessment: Assessment, model: str, began: float) -> None:
+        """Return when a pool has an engine; the turn's viewers are told that it waits.
 
         Args:
+            model: public name of the pool's model.
             began: when the turn began to wait.
 
         Raises:
             Unavailable: it has waited for too long.
             WaitCancelled: see there.
         """
-        turn, pool = admitted.turn, self._engines.of_tier(tier)
+        turn, pool = admitted.turn, self._engines.pool(model)
+        tier = pool.tier
         if not turn.log.items:
             turn.append(
                 Routed(

@@ -59,8 +59,8 @@ def parts(
     """Return the parts of `cache.keys.response_digest`.
 
     Args:
-        pools: names, revisions, vocabulary (which stands for the chat template too) and defaults of each model that may
-            answer.
+        pools: names, weights, kinds of servers, revisions, vocabulary (which stands for the chat template too) and
+            defaults of each model that may answer.
         adapter: version of the adapter.
         safety: digest of the rules that filter the answer: under other rules it may hold what these take out.
         policy: digest of how tiers are chosen.

@@ -108,8 +108,8 @@ class EngineAnswers:
         turn.trace.mark(Stage.ROUTE)
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
-            # Another replica of the tier that the router chose is as good as the first one.
-            fallback = decision.why is RouteReason.FALLBACK or engine.pool.tier != decision.tier
+            # Another replica of the pool that the router chose is as good as the first one.
+            fallback = decision.why is RouteReason.FALLBACK or engine.pool.name != decision.model
             earlier = sink.earlier if isinstance(sink, Takeover) else None
             sink.announce = partial(self._announce, dispatched, decision, engine, earlier, fallback=fallback)
             if isinstance(sink, HeldAnswer) and fallback:
@@ -157,7 +157,7 @@ class EngineAnswers:
     ) -> None:
         turn, cache = dispatched.turn, dispatched.cache
         reason = str(RouteReason.FALLBACK if fallback else decision.why)
-        self._metrics.turns.routed(engine.pool.tier, reason)
+        self._metrics.turns.routed(engine.pool.tier, engine.pool.name, reason)
         first = decision.replica
         instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
         if turn.log.items:

@@ -93,7 +93,10 @@ class StoredAnswers:
             conversation,
             owner=owner(scope, prepared.turn.principal),
             pools=[
-                [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
+                [
+                    *(pool.name, pool.tier, pool.weight, pool.dialect),
+                    *(pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults),
+                ]
                 for pool in prepared.pools
             ],
             adapter=prepared.adapter.version if prepared.adapter else None,

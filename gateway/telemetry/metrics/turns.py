@@ -28,7 +28,7 @@ class TurnMetrics:
         self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
         self._duration = registry.histogram("roundhouse_turn_seconds", "Duration of a turn.", "tier", buckets=LATENCY)
         self._routes = registry.counter(
-            "roundhouse_route_decisions", "Routing decisions by tier and reason.", "tier reason"
+            "roundhouse_route_decisions", "Routing decisions by tier, model and reason.", "tier model reason"
         )
         self._moves = registry.counter(
             "roundhouse_answer_moves", "Answers taken up by another engine after the one that began was lost.", "tier"
@@ -75,8 +75,8 @@ class TurnMetrics:
                 total += end - begin
         self._all_stages.observe(total, trace.exemplar)
 
-    def routed(self, tier: str, reason: str) -> None:
-        self._routes(tier, reason).inc()
+    def routed(self, tier: str, model: str, reason: str) -> None:
+        self._routes(tier, model, reason).inc()
 
     def moved(self, tier: str, times: int) -> None:
         """Count the engines that took up an answer that another one began."""

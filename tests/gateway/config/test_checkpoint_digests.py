@@ -96,6 +96,6 @@ def test_only_tiers_whose_checkpoint_cannot_be_used_are_left_out(folder: Path, t
     bad = PoolSettings(tier="large", name="bad", model=str(folder), sha256="0" * 64)
     models = ModelStoreSettings(store=str(tmp_path / "store"))
     wrong = checkpoints.unusable(Settings(pools=[good, bad], models=models))
-    assert list(wrong) == ["large"] and "pools: bad: model:" in str(wrong["large"])
+    assert list(wrong) == ["bad"] and "pools: bad: model:" in str(wrong["bad"])
     with pytest.raises(SettingsError, match="pools: bad: model:"):
         checkpoints.unusable(Settings(pools=[bad], models=models))

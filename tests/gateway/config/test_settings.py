@@ -185,7 +185,7 @@ def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
         ("[server\n", "not valid TOML"),
         ('[[tenants]]\nname = "a b"\n', r"tenants"),
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "two tenants"),
-        (POOL + POOL, "two pools serve the same tier"),
+        (POOL + POOL, "2 pools are named"),
         (POOL + "step_tokens = 8\n", "step_tokens"),
         (POOL + 'engines = ["http://h:1"]\n', "'http://h:1' is no address; use ws"),
         (POOL + 'dialect = "vllm"\n', "small pool is of vllm servers, which `serve` does not start"),

@@ -45,7 +45,7 @@ async def test_a_pool_is_added_when_its_model_has_come(model: Path, engine: Engi
         PoolSettings(tier=tier, name=f"tiny-{tier}", model=path, engines=[engine.address])
         for tier, path in (("small", "/gone"), ("large", str(model)))
     ]
-    coming = {"small": ComingTier(tier="small", model="tiny-small", size=1)}
+    coming = {"tiny-small": ComingTier(tier="small", model="tiny-small", size=1)}
     behind = Engines(pools, RouterSettings(), coming=coming)
     await behind.start()
     await eventually(lambda: not behind.problems())

@@ -67,12 +67,12 @@ async def test_the_smallest_comes_first_and_each_is_served_when_it_is_whole(
     served = Served()
     arrivals = Arrivals(settings, served.say)
     coming = arrivals.state.coming
-    assert list(coming) == ["small", "medium", "large"]
+    assert [each.tier for each in coming.values()] == ["small", "medium", "large"]
     await arrivals.first()
-    assert list(coming) == ["medium", "large"]
+    assert [each.tier for each in coming.values()] == ["medium", "large"]
     rest = asyncio.create_task(arrivals.rest(served))
-    await eventually(lambda: coming["medium"].here > 0, seconds=60)
-    assert coming["medium"] == ComingTier(tier="medium", model="tiny-medium", size=40_000, here=20_000)
+    await eventually(lambda: coming["tiny-medium"].here > 0, seconds=60)
+    assert coming["tiny-medium"] == ComingTier(tier="medium", model="tiny-medium", size=40_000, here=20_000)
     assert served.tiers == []
     assert arrivals.state.problems(unusable=False)[0] == "the medium tier (tiny-medium) is coming: 50 % of 0 MB"
     server.release("medium.gguf")
@@ -97,7 +97,7 @@ async def test_one_that_cannot_be_had_does_not_hold_up_the_others_and_is_tried_a
     await eventually(lambda: served.tiers == ["small", "large"], seconds=60)
     await eventually(lambda: any("tried again in" in line for line in served.lines), seconds=60)
     assert any("the medium tier is not coming yet" in line and "has no file medium" in line for line in served.lines)
-    assert arrivals.state.coming["medium"].failed
+    assert arrivals.state.coming["tiny-medium"].failed
     server.publish("medium.gguf", FILES["medium"])
     await rest
     assert (served.tiers, arrivals.state.coming) == (["small", "large", "medium"], {})
@@ -120,15 +120,15 @@ async def test_where_the_smallest_is_refused_another_one_may_be_the_first(
     server.publish("medium.gguf", FILES["medium"])
     arrivals = Arrivals(settings, Served().say)
     await arrivals.first()
-    assert list(arrivals.state.coming) == ["small", "large"]
-    assert arrivals.state.coming["small"].failed
+    assert list(arrivals.state.coming) == ["tiny-small", "tiny-large"]
+    assert arrivals.state.coming["tiny-small"].failed
 
 
 async def test_ending_ends_the_process_and_keeps_what_has_come(server: FileServer, settings: Settings) -> None:
     server.publish("small.gguf", FILES["small"], hold=True)
     arrivals = Arrivals(settings, Served().say)
     first = asyncio.create_task(arrivals.first())
-    await eventually(lambda: arrivals.state.coming["small"].here > 0, seconds=60)
+    await eventually(lambda: arrivals.state.coming["tiny-small"].here > 0, seconds=60)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first

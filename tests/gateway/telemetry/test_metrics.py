@@ -121,7 +121,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
     for number in range(3000):
         name = f"name-{number}"
         metrics.turns.started()
-        metrics.turns.routed(name, name)
+        metrics.turns.routed(name, name, name)
         metrics.turns.moved(name, 1)
         metrics.turns.cache(name)
         metrics.answers.first_token(name, name, 0.1)
@@ -167,7 +167,7 @@ def test_every_metric_is_documented() -> None:
 def exercised() -> Metrics:
     metrics = Metrics()
     metrics.turns.started()
-    metrics.turns.routed("small", "complexity")
+    metrics.turns.routed("small", "tiny", "complexity")
     metrics.turns.moved("small", 1)
     metrics.turns.cache("miss")
     metrics.answers.first_token("small", "miss", 0.1)

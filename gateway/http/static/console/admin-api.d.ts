@@ -671,7 +671,9 @@ export interface PoolSize {
 
 /** A model and the engines that serve it. */
 export interface PoolState {
+  pool: string;
   tier: string;
+  weight: number;
   model: string;
   dialect: string;
   context_length: number;

@@ -7,12 +7,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from redis.asyncio import Redis
 
 from engine.wire import Output
 from gateway.access.identity.secret import installation_secret
+from gateway.config.settings import PoolSettings
 from gateway.records.directory import ReplicaControl
 from gateway.scaling.controller import Controller
 from tests.gateway.admin.conftest import Administer, problem
@@ -164,3 +166,23 @@ async def test_of_two_admins_one_sets_a_weight(administer: Administer) -> None:
             "small-0",
             "operations/key:root",
         )
+
+
+async def test_the_second_pool_of_a_tier_has_a_label_of_its_own(
+    administer: Administer, engine: EngineThread, model: Path
+) -> None:
+    """What a controller sets for the tier is not shown for it: nobody starts engines of it."""
+    first = PoolSettings(tier="small", name="first", model=str(model), engines=[engine.address])
+    second = msgspec.structs.replace(first, name="second", weight=3)
+    async with administer(pools=[first, second]) as api:
+        shown = (await api.operator.get("/pools")).json()["data"]
+        assert [(pool["pool"], pool["tier"], pool["model"], pool["weight"]) for pool in shown] == [
+            ("small", "small", "first", 1),
+            ("small2", "small", "second", 3),
+        ]
+        one = (await api.operator.get("/pools/small2")).json()
+        assert (one["model"], one["size"], [each["name"] for each in one["replicas"]]) == ("second", None, ["small2-0"])
+        path, anyway = "/pools/small2/replicas/small2-0", {"if-match": "*"}
+        changed = await api.operator.patch(path, json={"weight": 2}, headers=anyway)
+        assert (changed.json()["pool"], changed.json()["weight"]) == ("small2", 2.0)
+        problem(await api.operator.patch("/pools/small2", json={"max_replicas": 2}, headers=anyway), 409, "conflict")

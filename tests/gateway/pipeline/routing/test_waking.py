@@ -91,7 +91,7 @@ async def test_another_tier_answers_for_auto_where_it_may(
     tiers: dict[str, list[str]] = {"small": [], "large": [engine.address]}
     router = RouterSettings(by_complexity=True)
     async with serve(engines=tiers, pool=pool, router=router) as served, Redis.from_url(redis_url) as redis:
-        await eventually(lambda: not served.gateway.engines.of_tier("large").asleep)
+        await eventually(lambda: not served.gateway.engines.pools[-1].asleep)
         [route] = routes(await run(served, request()))
         assert (route.tier, route.reason) == ("large", "fallback")
         assert "the small tier is asleep, the large tier stands in" in route.reasons

@@ -22,7 +22,7 @@ export function Pools() {
     <p class="note">Load and turns are those that the gateway sees which answers this page.</p>
     <${Loaded} of=${read}>
       ${(/** @type {import("../admin-api.d.ts").PoolList} */ { data }) =>
-        data.length ? data.map((pool) => html`<${Pool} key=${pool.tier} pool=${pool} change=${setOpen} />`) : html`<p class="empty">There is no pool.</p>`}
+        data.length ? data.map((pool) => html`<${Pool} key=${pool.pool} pool=${pool} change=${setOpen} />`) : html`<p class="empty">There is no pool.</p>`}
     </${Loaded}>
     ${open && html`<${open.dialog} ...${open} onClose=${close} onDone=${done} />`}
   `;
@@ -30,7 +30,7 @@ export function Pools() {
 
 /** @param {{pool: import("../admin-api.d.ts").PoolState, change: (dialog: any) => void}} props */
 function Pool({ pool, change }) {
-  const { tier, model, context_length, size, replicas } = pool;
+  const { pool: label, tier, weight, model, dialect, context_length, size, replicas } = pool;
   const { writes } = useSession();
   // The last one that gets turns: without it nobody of this tier is answered.
   const serving = replicas.filter(({ connected, drained }) => connected && !drained);
@@ -63,17 +63,19 @@ function Pool({ pool, change }) {
         </span>`,
     },
   ];
-  return html`<section aria-label=${`Pool ${tier}`}>
-    <h2>${tier}: ${model}</h2>
+  return html`<section aria-label=${`Pool ${label}`}>
+    <h2>${label}: ${model}</h2>
     <${Pairs}
       pairs=${[
+        ["Tier", `${tier}, of whose conversations it gets a share of weight ${weight}`],
+        ["Engines", dialect === "roundhouse" ? "Roundhouse" : dialect],
         ["Context", `${compact(context_length)} tokens`],
         ["Replicas", `${count(serving.length)} of ${count(replicas.length)} get turns`],
         ["Wanted", size ? `${count(size.desired)}, from ${count(size.min_replicas)} to ${count(size.max_replicas)}` : "not scaled"],
       ]}
     />
     ${size && html`<ul>${size.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>`}
-    <${Table} caption=${`Replicas of ${tier}`} columns=${columns} rows=${replicas} by=${(/** @type {Replica} */ { name }) => name} empty="No replica is known." />
+    <${Table} caption=${`Replicas of ${label}`} columns=${columns} rows=${replicas} by=${(/** @type {Replica} */ { name }) => name} empty="No replica is known." />
   </section>`;
 }
 
