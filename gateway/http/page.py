@@ -1,7 +1,9 @@
-"""The chat page at `/`, its files under `/static/`, and what it asks of this server at `/ui/config.json`.
+"""The chat page at `/`, its files under `/static/`, the worker that opens it without its server, and what it asks of
+this server at `/ui/config.json`.
 
 Mount by adding `routes` to the application's routes. Everything the page needs comes from here: its policy allows no
-other host, no inline script or style, and no string to become HTML.
+other host, no inline script or style, and no string to become HTML; the one policy of trusted types makes the worker's
+address.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
+        "trusted-types roundhouse-worker",
     )
 )
 
@@ -45,6 +47,11 @@ FILES = PageFiles(STATIC, HEADERS)
 async def index(request: Request) -> Response:
     """`GET /`: the chat page."""
     return await FILES.page("index.html", request)
+
+
+async def worker(request: Request) -> Response:
+    """`GET /service-worker.js`: beside the page, as a worker answers for addresses below its own only."""
+    return await FILES.worker("index.html", "js/service-worker.js", request)
 
 
 async def config(request: Request) -> Response:
@@ -76,6 +83,7 @@ async def config(request: Request) -> Response:
 
 routes: list[BaseRoute] = [
     Route("/", index),
+    Route("/service-worker.js", worker),
     Route("/ui/config.json", config),
     Mount("/static", FILES),
 ]

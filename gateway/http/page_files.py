@@ -11,6 +11,7 @@ import asyncio
 import functools
 import gzip
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,10 @@ _TYPES = {
 }
 _ANY_DIGEST = re.compile(r"[0-9a-f]{16}/")
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
+_LATER = re.compile(r'\b(?:import|styled)\("(\.[^"]+)"\)')
+"""What a module loads when it is needed."""
+_NAMED = re.compile(r'"static/(?:[0-9a-f]{16}/)?([^"]+)"')
+_CATALOGUE = re.compile(r'<html[^>]* data-catalogue="(\w+)"')
 _COMPRESSED_FROM = 512
 """Bytes of the smallest file that is compressed."""
 _FOR_GOOD = "public, max-age=31536000, immutable"
@@ -71,12 +76,25 @@ class PageFiles:
         self._headers = headers
         self._files: dict[str, PageFile] = {}
         self._pages: dict[str, PageFile] = {}
+        self._workers: dict[str, PageFile] = {}
         self.digest = ""
 
     async def page(self, name: str, request: Request) -> Response:
         """Answer with a page, whose `static/` addresses name the digest."""
         await self._read()
         return self._pages[name].response(request, {**self._headers, "cache-control": _ASK})
+
+    async def worker(self, page: str, name: str, request: Request) -> Response:
+        """Answer with the service worker that keeps a page, which begins with its release."""
+        await self._read()
+        if name not in self._workers:
+            self._workers[name] = await asyncio.to_thread(self._worker, page, name)
+        return self._workers[name].response(request, {**self._headers, "cache-control": _ASK})
+
+    def _worker(self, page: str, name: str) -> PageFile:
+        files = sorted(_shell(self._pages[page].content.decode(), self._files))
+        release = json.dumps({"digest": self.digest, "files": files})
+        return PageFile.of(f"self.RELEASE = {release};\n".encode() + self._files[name].content, _TYPES[".js"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._read()
@@ -135,8 +153,32 @@ def _imported(name: str, contents: Mapping[str, bytes]) -> Iterator[str]:
     while waiting:
         importer = waiting.pop(0)
         for relative in _IMPORT.findall(contents[importer].decode()):
-            found = (Path("/") / importer).parent.joinpath(relative).resolve().relative_to("/").as_posix()
+            found = _beside(importer, relative)
             if found not in seen:
                 seen.add(found)
                 waiting.append(found)
                 yield found
+
+
+def _shell(html: str, files: Mapping[str, PageFile]) -> set[str]:
+    """Names of the files with which a page works: those that it names, what its modules load later, but for libraries,
+    and its texts in all languages."""
+    found, waiting = set[str](), _NAMED.findall(html)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if name.endswith(".js") and not name.startswith("vendor/"):
+            later = (_beside(name, each) for each in _LATER.findall(files[name].content.decode()))
+            waiting += [each for each in later if not each.startswith("vendor/")]
+            waiting += _imported(name, {each: file.content for each, file in files.items()})
+    catalogue = _CATALOGUE.search(html)
+    if catalogue:
+        found |= {name for name in files if re.fullmatch(rf"languages/\w+/({catalogue[1]}|server)\.js", name)}
+    return found
+
+
+def _beside(name: str, relative: str) -> str:
+    """Name of the file that a file calls by a relative address."""
+    return (Path("/") / name).parent.joinpath(relative).resolve().relative_to("/").as_posix()

@@ -110,6 +110,8 @@ class Visit:
     of the content security policy among them."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        # What a worker answers, a test cannot hold or change: those that are about the worker allow it.
+        options.setdefault("service_workers", "block")
         self.context: BrowserContext = browser.new_context(base_url=url, **options)
         self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()

@@ -145,7 +145,7 @@ def test_pauses_between_attempts_grow_and_stay_bounded(page: Page) -> None:
 
 
 KEPT = """async () => {
-  const { kept, requested, oldestHalf } = await import("/static/js/context.js");
+  const { kept, requested, oldestHalf } = await import("/static/js/tree.js");
   const { newTurn } = await import("/static/js/turn.js");
   const turn = (id, more = {}) => ({
     ...newTurn({ id, parent: null, question: id, model: "auto", now: 0 }), status: "completed", text: "text", ...more,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import ScriptedServer, needs_chromium, visit
-from tests.e2e.page import connected
 
 pytestmark = needs_chromium
 
@@ -13,10 +12,13 @@ LOADED = """["navigation", "resource"].flatMap((type) => performance.getEntriesB
   .map(({ name, transferSize }) => [new URL(name).pathname, transferSize])"""
 
 
+CATALOGUES = {"/languages/de/chat.js", "/languages/de/server.js"}
+
+
 def loaded(page: Page) -> dict[str, int]:
     """Bytes by path of what the page came to, headers included; 0: the browser had it."""
     page.goto("/")
-    connected(page)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     expect(page.locator("#model option", has_text="pirate")).to_have_count(1)
     found: list[tuple[str, int]] = page.evaluate(LOADED)
     assert len(dict(found)) == len(found), "something was asked for twice"
@@ -36,3 +38,15 @@ def test_the_first_visit_is_small_and_the_second_asks_for_what_may_change(
         assert not {path for path in first if path.startswith("/static/") and path[1:] not in html}
         again = loaded(tab.context.new_page())
         assert {path for path, size in again.items() if size} == {"/", "/ui/config.json", "/v1/models", "/v1/tickets"}
+
+
+def test_another_language_costs_two_requests(browser: Browser, server: ScriptedServer) -> None:
+    """Its catalogues, of 15 KB at most, which an English page does not ask for."""
+    found = []
+    for locale in ("en-US", "de-DE"):
+        with visit(browser, server.url, locale=locale) as tab:
+            found.append(loaded(tab.page))
+    english, german = found
+    more = german.keys() - english.keys()
+    assert {path[path.index("/languages/") :] for path in more} == CATALOGUES
+    assert sum(german[path] for path in more) <= 15_000

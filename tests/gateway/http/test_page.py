@@ -96,6 +96,12 @@ async def test_other_files_are_asked_for_each_time() -> None:
             assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
 
 
+@pytest.mark.parametrize("name", ["index.html", "shared.html", "admin/index.html", "admin/api/index.html"])
+def test_all_files_that_a_page_names_are_there(name: str) -> None:
+    html = (page.STATIC / name).read_text("utf-8")
+    assert [file for file in re.findall(r'"static/([^"]+)"', html) if not (page.STATIC / file).is_file()] == []
+
+
 @pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("br", None), ("", None)])
 async def test_files_are_compressed_for_those_who_take_that(accepted: str, encoding: str | None) -> None:
     async with client(demo_settings()) as http:

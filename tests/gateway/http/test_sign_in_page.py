@@ -80,7 +80,7 @@ def test_the_chat_page_needs_no_key_then(browser: Browser, served: Served) -> No
         page = tab.page
         page.goto("/")
         dialog = page.get_by_role("dialog", name="API key")
-        dialog.get_by_role("link", name="sign in without one").click()
+        dialog.get_by_role("link", name="Sign in without a key").click()
         page.get_by_role("link", name="Example").click()
         expect(page).to_have_url(re.compile("/admin/"))
         page.goto("/")

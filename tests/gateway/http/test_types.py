@@ -45,5 +45,5 @@ def test_the_types_of_the_pages_are_right(compiler: Path) -> None:
     command = ["node", str(compiler), "--project", "jsconfig.json", "--pretty", "false"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert "gateway/http/static/vendor/" in run.stdout, run.stderr
-    ours = re.compile(r"gateway/http/static/(js|console)/")
+    ours = re.compile(r"gateway/http/static/(js|console|languages)/")
     assert [line for line in run.stdout.splitlines() if ours.match(line)] == []

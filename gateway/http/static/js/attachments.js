@@ -1,13 +1,14 @@
 /** Text files that go with the next question: picked, dropped or pasted, each shown as a chip. */
 
 import { el, icon } from "./dom.js";
+import { plural, t } from "./language.js";
 
 const MAX_BYTES = 1_000_000;
 /** Characters from which a pasted text becomes an attachment. */
 const LONG_PASTE = 4_000;
 /** Characters of a token, roughly. */
 const PER_TOKEN = 4;
-const PASTED = "Pasted text";
+const PASTED = t("Pasted text");
 
 /** @typedef {import("./turn.js").Attachment} Attachment */
 
@@ -101,7 +102,7 @@ export class Attachments {
   /** @param {string} text */
   #paste(text) {
     const number = [...this.files.values()].filter(({ name }) => name.startsWith(PASTED)).length + 1;
-    const back = el("button", { type: "button", class: "quiet" }, "Paste as text");
+    const back = el("button", { type: "button", class: "quiet" }, t("Paste as text"));
     const chip = this.#attach({ name: number > 1 ? `${PASTED} ${number}` : PASTED, text }, back);
     back.addEventListener("click", () => {
       this.#remove(chip);
@@ -112,16 +113,18 @@ export class Attachments {
 
   /** @param {Attachment} file @param {HTMLElement | null} [more] a button beside its name */
   #attach(file, more = null) {
-    const estimate = Math.ceil(file.text.length / PER_TOKEN).toLocaleString("en");
-    const tokens = el("span", { class: "tokens" }, `${estimate} tokens, estimated`);
-    const remove = el("button", { type: "button", class: "quiet", "aria-label": `Remove ${file.name}` }, icon("close"));
+    const estimate = Math.ceil(file.text.length / PER_TOKEN);
+    const about = plural("One token, estimated", "{count} tokens, estimated", estimate);
+    const tokens = el("span", { class: "tokens" }, about);
+    const label = t("Remove {name}", { name: file.name });
+    const remove = el("button", { type: "button", class: "quiet", "aria-label": label }, icon("close"));
     const name = el("span", { class: "name", dir: "auto", title: file.name }, file.name);
     const chip = el("li", {}, name, tokens, more, remove);
     remove.addEventListener("click", () => this.#remove(chip));
     this.files.set(chip, file);
     this.chips.append(chip);
     this.parts.count(file.text).then(
-      (count) => (tokens.textContent = `${count.toLocaleString("en")} tokens`),
+      (count) => (tokens.textContent = plural("One token", "{count} tokens", count)),
       () => {}, // the estimate stays, and says that it is one
     );
     return chip;
@@ -148,8 +151,9 @@ export class Attachments {
  * @throws {Error} its message is for people
  */
 async function textOf(file) {
-  if (file.size > MAX_BYTES) throw new Error(`${file.name} is larger than 1 MB, the most that can be attached.`);
-  const refusal = new Error(`${file.name} is no text in UTF-8, and only such files can be attached.`);
+  const { name } = file;
+  if (file.size > MAX_BYTES) throw new Error(t("{name} is larger than 1 MB, the most that can be attached.", { name }));
+  const refusal = new Error(t("{name} is no text in UTF-8, and only such files can be attached.", { name }));
   let text;
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());

@@ -1,12 +1,14 @@
 /** The bar above the conversation: how the connection is, whose key it has, the list's drawer, the theme. */
 
+import { t } from "./language.js";
+
 const WORDS = {
-  idle: "Ready",
-  connecting: "Connecting",
-  open: "Connected",
-  draining: "Server is restarting",
-  waiting: "Reconnecting",
-  refused: "Key needed",
+  idle: t("Ready"),
+  connecting: t("Connecting"),
+  open: t("Connected"),
+  draining: t("Server is restarting"),
+  waiting: t("Reconnecting"),
+  refused: t("Key needed"),
 };
 
 const RESUMED_SHOWN = 4000;
@@ -29,7 +31,7 @@ export function connectionBadge(badge) {
     const shown = state === "connecting" && trouble ? "waiting" : state;
     trouble = shown === "waiting" || shown === "draining";
     badge.dataset.state = shown;
-    badge.textContent = resumed ? "Resumed" : WORDS[shown];
+    badge.textContent = resumed ? t("Resumed") : WORDS[shown];
     if (resumed) timer = setTimeout(() => (badge.textContent = WORDS[shown]), RESUMED_SHOWN);
   };
 }
@@ -102,7 +104,8 @@ export function themeSwitch(button, memory) {
   const root = document.documentElement;
   const current = () => root.dataset.theme || (system.matches ? "dark" : "light");
   const other = () => (current() === "dark" ? "light" : "dark");
-  const label = () => button.setAttribute("aria-label", `Switch to ${other()}`);
+  const label = () =>
+    button.setAttribute("aria-label", other() === "dark" ? t("Switch to dark") : t("Switch to light"));
 
   button.addEventListener("click", () => {
     const wanted = other();

@@ -1,6 +1,7 @@
 /** Whom else a question is put to: up to four names, with what that will cost. */
 
 import { el } from "./dom.js";
+import { t } from "./language.js";
 import { dollars } from "./route-card.js";
 
 /**
@@ -46,17 +47,17 @@ export function compareForm(turn, models, { onask, onleave }) {
   const offered = others(models, turn);
   const choices = offered.map(({ name, title }) => {
     const box = el("input", { type: "checkbox", name: "who", value: name, checked: TIERS.has(name) });
-    return el("label", { title: title || null }, box, name);
+    return el("label", { title: title || null, translate: "no" }, box, name);
   });
   const blind = el("input", { type: "checkbox", name: "blind" });
   const told = el("p", { class: "estimate", role: "status" });
-  const ask = el("button", { type: "submit", class: "primary" }, "Ask");
-  const cancel = el("button", { type: "button", class: "quiet", onclick: onleave }, "Cancel");
+  const ask = el("button", { type: "submit", class: "primary" }, t("Ask"));
+  const cancel = el("button", { type: "button", class: "quiet", onclick: onleave }, t("Cancel"));
   const form = el(
     "form",
     { class: "compare-form" },
-    el("fieldset", {}, el("legend", {}, "What would the others have said?"), ...choices),
-    el("label", {}, blind, "Hide who has written what until I prefer one"),
+    el("fieldset", {}, el("legend", {}, t("What would the others have said?")), ...choices),
+    el("label", {}, blind, t("Hide who has written what until I prefer one")),
     told,
     el("span", { class: "compare-actions" }, ask, cancel),
   );
@@ -86,9 +87,9 @@ export function compareForm(turn, models, { onask, onleave }) {
 
 /** @param {Model[]} chosen @param {Turn} turn */
 function costText(chosen, turn) {
-  if (chosen.length === 0) return `Choose up to ${MOST}.`;
-  if (!chosen.some(({ price }) => price)) return "This costs nothing: none of them has a price.";
+  if (chosen.length === 0) return t("Choose up to {count}.", { count: MOST });
+  if (!chosen.some(({ price }) => price)) return t("This costs nothing: none of them has a price.");
   const cost = estimate(chosen, turn);
-  if (cost === null) return "What it will cost is not known.";
-  return `About ${dollars(cost)}, if the answers are as long as this one.`;
+  if (cost === null) return t("What it will cost is not known.");
+  return t("About {cost}, if the answers are as long as this one.", { cost: dollars(cost) });
 }

@@ -3,6 +3,7 @@
 import { compareForm } from "./compare-form.js";
 import { el } from "./dom.js";
 import { failureText } from "./failures.js";
+import { number, t } from "./language.js";
 import { dollars, duration, pace } from "./route-card.js";
 import { AnswerText, NOTES } from "./turn-text.js";
 import { isOver, nameOf, speed } from "./turn.js";
@@ -36,8 +37,8 @@ export class Comparison {
     /** @type {Lane[]} */
     this.lanes = [];
     this.shown = 0;
-    this.element = el("section", { class: "comparison", "aria-label": "Comparison", tabindex: -1 });
-    this.tabs = el("div", { class: "lane-tabs", role: "tablist", "aria-label": "Answers" });
+    this.element = el("section", { class: "comparison", "aria-label": t("Comparison"), tabindex: -1 });
+    this.tabs = el("div", { class: "lane-tabs", role: "tablist", "aria-label": t("Answers") });
     this.foot = el("div", { class: "comparison-foot", hidden: true });
     /** @param {string[]} names @param {boolean} blind */
     const onask = (names, blind) => this.#begin(parts.onask(turn, names), blind);
@@ -72,7 +73,7 @@ export class Comparison {
       this.#select((this.shown + step + all.length) % all.length);
       this.lanes[this.shown].tab.focus();
     });
-    this.foot.append(el("button", { type: "button", class: "quiet", onclick: this.parts.onleave }, "Close"));
+    this.foot.append(el("button", { type: "button", class: "quiet", onclick: this.parts.onleave }, t("Close")));
     this.element.classList.add("side-by-side");
     this.element.style.setProperty("--lanes", String(all.length));
     const lanes = el("div", { class: "lanes" }, ...this.lanes.map(({ element }) => element));
@@ -139,14 +140,15 @@ class Lane {
    */
   constructor(turn, index, blind, onprefer) {
     this.turn = turn;
-    this.alias = blind ? `Answer ${"ABCDE"[index]}` : "";
+    this.alias = blind ? t("Answer {letter}", { letter: "ABCDE"[index] }) : "";
     const id = `lane-${turn.id}`;
     this.tab = el("button", { type: "button", class: "quiet", role: "tab", "aria-controls": id });
     this.name = el("h3", { id: `${id}-name` });
+    this.tab.translate = this.name.translate = blind; // otherwise they are a model's name
     this.text = new AnswerText();
     this.note = el("p", { class: "note" });
     this.figures = el("dl", { class: "figures" });
-    this.prefer = el("button", { type: "button", class: "primary", hidden: true, onclick: onprefer }, "Prefer this");
+    this.prefer = el("button", { type: "button", class: "primary", hidden: true, onclick: onprefer }, t("Prefer this"));
     this.prefer.setAttribute("aria-describedby", this.name.id);
     const { markdown, waiting } = this.text;
     this.element = el(
@@ -189,10 +191,10 @@ function figuresOf(turn) {
   const { usage, cost } = turn;
   /** @type {[string, string | null][]} */
   const figures = [
-    ["First text", firstMs === null ? null : duration(firstMs)],
-    ["Speed", tokensPerSecond === null ? null : pace(tokensPerSecond)],
-    ["Tokens", usage ? usage.output_tokens.toLocaleString("en") : null],
-    ["Cost", typeof cost === "number" ? dollars(cost) : null],
+    [t("First text"), firstMs === null ? null : duration(firstMs)],
+    [t("Speed"), tokensPerSecond === null ? null : pace(tokensPerSecond)],
+    [t("Tokens"), usage ? number(usage.output_tokens) : null],
+    [t("Cost"), typeof cost === "number" ? dollars(cost) : null],
   ];
   return figures.flatMap(([name, value]) => (value === null ? [] : [[name, value]]));
 }

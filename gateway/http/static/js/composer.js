@@ -1,5 +1,7 @@
 /** Where the user writes: sends with Enter, grows with its text, keeps the draft, becomes Stop during an answer. */
 
+import { t } from "./language.js";
+
 /**
  * @typedef {object} Elements
  * @property {HTMLFormElement} form
@@ -103,7 +105,7 @@ export class Composer {
   /** Show whether there is something to send, or to stop. */
   show() {
     this.button.dataset.busy = String(this.busy);
-    this.button.setAttribute("aria-label", this.busy ? "Stop" : "Send");
+    this.button.setAttribute("aria-label", this.busy ? t("Stop") : t("Send"));
     const disabled = !this.busy && this.message.value.trim() === "" && !this.parts.attached();
     if (disabled && document.activeElement === this.button) this.focus(); // a disabled button would lose it
     this.button.disabled = disabled;

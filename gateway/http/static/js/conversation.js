@@ -17,9 +17,8 @@
  * @property {() => number} [now] milliseconds
  */
 
-import { oldestHalf, requested, SUMMARISE } from "./context.js";
 import { fieldsOf } from "./settings.js";
-import { Tree } from "./tree.js";
+import { oldestHalf, requested, SUMMARISE, Tree } from "./tree.js";
 import { abandon, applyEvent, contentOf, fail, isOver, messages, nameOf, newTurn, previousResponse } from "./turn.js";
 
 const MAX_SENDS = 3;
@@ -44,8 +43,6 @@ export class Conversation {
     this.lanes = [];
     this.sends = 0;
     this.whole = false;
-    /** Names the question to the server, so that it is answered once however often it is sent. */
-    this.key = randomKey();
   }
 
   /** The turns that are shown, the first one first. */
@@ -76,10 +73,9 @@ export class Conversation {
     if (this.active) throw new Error("conversation: a turn is under way");
     const now = this.now();
     const given = { parent: this.tree.leaf, settings: this.settings, ...options };
-    this.tree.add(newTurn({ id: randomKey(), question, model, now, ...given }));
+    this.tree.add(newTurn({ id: randomKey(), key: randomKey(), question, model, now, ...given }));
     this.sends = 0;
     this.whole = false;
-    this.key = randomKey();
     this.parts.onlist();
     this.#save();
     this.#create();
@@ -318,15 +314,15 @@ export class Conversation {
     const turn = this.active;
     if (!turn) return;
     if (this.sends >= MAX_SENDS) {
-      const message = "The connection was lost each time before the answer began.";
-      this.#end(turn, () => fail(turn, { message, code: null, retryAfter: null }, this.now()));
+      const message = "the connection was lost each time before the answer began";
+      this.#end(turn, () => fail(turn, { message, code: "connection_lost", retryAfter: null }, this.now()));
       return;
     }
     const earlier = this.turns.slice(0, -1);
     const unstored = this.parts.unstored?.() ?? false;
     const whole = this.whole || unstored || turn.omits.length > 0;
     const previous = whole ? null : previousResponse(earlier);
-    const key = this.whole ? `${this.key}-whole` : this.key;
+    const key = this.whole ? `${turn.key}-whole` : turn.key;
     /** @type {Event} */
     const event = { type: "response.create", model: turn.model, idempotency_key: key, ...fieldsOf(turn.settings) };
     if (previous) {
@@ -375,7 +371,8 @@ export class Conversation {
   }
 
   /**
-   * A turn from before a reload. Its text is fetched from the beginning: the server has all of it.
+   * A turn from before a reload. Its text is fetched from the beginning: the server has all of it. A question whose
+   * answer had not begun is sent again, under the same key.
    *
    * @param {Turn} turn
    * @returns {Turn}
@@ -383,8 +380,9 @@ export class Conversation {
   #revive(turn) {
     const times = { sentAt: null, firstAt: null, endedAt: null };
     if (isOver(turn)) return turn;
-    if (turn.responseId) return { ...turn, ...times, status: "sending", stopping: false, text: "", sequence: -1 };
-    const failure = { message: "The page was reloaded before the answer began.", code: null, retryAfter: null };
+    const again = { status: /** @type {const} */ ("sending"), stopping: false, text: "", sequence: -1 };
+    if (turn.responseId || turn.key) return { ...turn, ...times, ...again };
+    const failure = { message: "the page was reloaded before the answer began", code: "reloaded", retryAfter: null };
     return { ...turn, ...times, status: "failed", failure };
   }
 }

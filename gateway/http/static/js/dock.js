@@ -3,9 +3,10 @@
 import { countTokens } from "./api.js";
 import { Attachments } from "./attachments.js";
 import { Composer } from "./composer.js";
-import { usedTokens } from "./context.js";
 import { byId } from "./dom.js";
-import { dollars, grouped } from "./route-card.js";
+import { t } from "./language.js";
+import { dollars } from "./route-card.js";
+import { usedTokens } from "./tree.js";
 
 /** Share of the context from which a note says that there is little room left. */
 const NEARLY = 0.8;
@@ -21,6 +22,8 @@ const NEARLY = 0.8;
  * @property {Memory} draft
  * @property {Memory} attached files that go with the draft
  * @property {Memory} presets
+ * @property {Memory} language of the page
+ * @property {() => boolean} onlanguage another one is chosen; whether the page is loaded anew
  * @property {(question: string, attachments: Attachment[]) => void} onask
  * @property {() => void} onsummarise the conversation is to have its oldest turns summarised
  * @property {() => void} onuse
@@ -79,7 +82,7 @@ export class Dock {
   show() {
     const { current } = this.parts.chats;
     const set = Object.keys(current.settings).length;
-    byId("settings").setAttribute("aria-label", set > 0 ? `Settings (${set} set)` : "Settings");
+    byId("settings").setAttribute("aria-label", set > 0 ? t("Settings ({count} set)", { count: set }) : t("Settings"));
     byId("settings-count").textContent = set > 0 ? String(set) : "";
     this.composer.setBusy(current.busy);
     this.meter(current.turns, this.lengths, this.parts.picker.value());
@@ -90,7 +93,8 @@ export class Dock {
   #cost(/** @type {import("./tree.js").Tree} */ { turns }) {
     const costs = [...turns.values()].map(({ cost }) => cost).filter((cost) => typeof cost === "number");
     byId("spent").hidden = costs.length === 0;
-    byId("spent").textContent = `This conversation has cost ${dollars(costs.reduce((sum, cost) => sum + cost, 0))}.`;
+    const sum = dollars(costs.reduce((sum, cost) => sum + cost, 0));
+    byId("spent").textContent = t("This conversation has cost {cost}.", { cost: sum });
   }
 
   /** @param {import("./api.js").Model[]} models those that there are now */
@@ -112,7 +116,8 @@ export class Dock {
   async #settings() {
     const loaded = await this.#loaded(import("./settings-dialog.js"));
     if (!loaded) return;
-    this.settingsDialog ??= new loaded.SettingsDialog(this.parts.presets);
+    const { presets, language, onlanguage } = this.parts;
+    this.settingsDialog ??= new loaded.SettingsDialog({ memory: presets, language, onlanguage });
     const { current } = this.parts.chats;
     this.settingsDialog.show(current.settings, (settings) => {
       current.configure(settings);
@@ -138,7 +143,7 @@ export class Dock {
     try {
       return await loading;
     } catch {
-      this.attachments.refuse("The server cannot be reached.");
+      this.attachments.refuse(t("The server cannot be reached."));
       return null;
     }
   }
@@ -162,8 +167,9 @@ function contextMeter({ line, meter, figures, note }) {
     meter.max = length;
     meter.high = NEARLY * length;
     meter.value = used;
-    figures.textContent = `${grouped(used)} of ${grouped(length)} tokens`;
+    figures.textContent = t("{used} of {length} tokens", { used, length });
     const percent = Math.floor((100 * used) / length);
-    /** @type {Element} */ (note.firstElementChild).textContent = `The conversation fills ${percent} % of what the model can read.`;
+    const told = t("The conversation fills {percent} % of what the model can read.", { percent });
+    /** @type {Element} */ (note.firstElementChild).textContent = told;
   };
 }

@@ -1,29 +1,42 @@
 /** Sentences about failures: what happened, until when, and what to do. The server's own words speak to programs. */
 
+import { language, t } from "./language.js";
+
 /** @typedef {import("./turn.js").Failure} Failure */
 
 /** By error code. @type {Record<string, string>} */
 const WORDS = {
-  context_length_exceeded: "This conversation has become longer than the model can read.",
-  draining: "The server is restarting. Ask again in a moment.",
-  engine_failed: "The model that was answering failed. What it said so far is kept; ask again.",
-  gateway_lost: "The server that was answering is gone. What it said so far is kept; ask again.",
-  invalid_api_key: "The server does not know this key. Reload the page to enter another one.",
-  model_not_found: "This model is not there, or this key may not use it. Choose another one below.",
-  request_exceeds_limit: "This question and the longest answer to it are more than this key may ever use at once.",
-  request_too_large: "This question is too long for the server.",
-  response_not_found: "The connection was away for too long: the rest of this answer is no longer on the server.",
-  unavailable: "No model can answer at the moment.",
+  answer_redacted: t("A rule of this server has taken something out of the answer, which has lost its form by that."),
+  connection_lost: t("The connection was lost each time before the answer began."),
+  context_length_exceeded: t("This conversation has become longer than the model can read."),
+  draining: t("The server is restarting. Ask again in a moment."),
+  engine_failed: t("The model that was answering failed. What it said so far is kept; ask again."),
+  gateway_lost: t("The server that was answering is gone. What it said so far is kept; ask again."),
+  internal_error: t("The server has made a mistake, which its log explains. Ask again."),
+  invalid_api_key: t("The server does not know this key. Reload the page to enter another one."),
+  missing_api_key: t("The server does not know who asks. Reload the page to sign in or to enter a key."),
+  model_not_found: t("This model is not there, or this key may not use it. Choose another one below."),
+  not_cached: t("There is no stored answer to this question, and the settings allow no other."),
+  reloaded: t("The page was reloaded before the answer began."),
+  request_exceeds_limit: t("This question and the longest answer to it are more than this key may ever use at once."),
+  request_too_large: t("This question is too long for the server."),
+  response_not_found: t(
+    "The connection was away for too long: the rest of this answer is no longer on the server.",
+  ),
+  session_ended: t("You are not signed in any more. Reload the page to sign in again."),
+  too_many_turns: t("More answers are being written at once than the server allows. Wait until one has ended."),
+  unavailable: t("No model can answer at the moment."),
 };
 
-/** By name of the limit. `{whose}` is replaced. @type {Record<string, string>} */
+/** By name of the limit. `{whose}` is replaced. @type {Record<string, (given: {whose: string}) => string>} */
 const LIMITS = {
-  requests_per_minute: "{whose} questions of this minute are used up.",
-  input_tokens_per_minute: "{whose} share of text to read is used up for this minute.",
-  output_tokens_per_minute: "{whose} share of text to write is used up for this minute.",
-  concurrent_turns: "As many answers as {whose} limit allows are being written. Wait until one has ended.",
-  spend_per_day: "{whose} budget of today is spent.",
-  spend_per_month: "{whose} budget of this month is spent.",
+  requests_per_minute: (given) => t("{whose} questions of this minute are used up.", given),
+  input_tokens_per_minute: (given) => t("{whose} share of text to read is used up for this minute.", given),
+  output_tokens_per_minute: (given) => t("{whose} share of text to write is used up for this minute.", given),
+  concurrent_turns: (given) =>
+    t("As many answers as {whose} limit allows are being written. Wait until one has ended.", given),
+  spend_per_day: (given) => t("{whose} budget of today is spent.", given),
+  spend_per_month: (given) => t("{whose} budget of this month is spent.", given),
 };
 
 /**
@@ -34,29 +47,36 @@ const LIMITS = {
 export function failureText(failure, now) {
   const reached = failure.limit;
   const limit = reached && LIMITS[reached.name];
-  const text = limit ? capital(limit.replace("{whose}", whose(reached.subject))) : wordsOf(failure);
+  const text = limit ? capital(limit({ whose: whose(reached.subject) })) : wordsOf(failure);
   return failure.retryAfter ? `${text} ${tryAgain(failure.retryAfter, now)}` : text;
 }
 
 /** @param {Failure} failure */
-const wordsOf = ({ code, message }) => WORDS[code ?? ""] ?? sentence(message);
+const wordsOf = ({ code, message }) => WORDS[code ?? ""] ?? t("{message}", { message: sentence(message) });
 
 /** @type {Record<string, string>} */
-const WHOSE = { tenant: "your organisation's", key: "this key's", user: "your", model: "this model's" };
+const WHOSE = {
+  adapter: t("this adapter's"),
+  key: t("this key's"),
+  model: t("this model's"),
+  tenant: t("your organisation's"),
+  user: t("your"),
+};
 
 /** @param {string} subject */
 function whose(subject) {
   const [kind] = subject.split(":");
-  return WHOSE[kind] ?? `this ${kind}'s`;
+  return WHOSE[kind] ?? t("this {kind}'s", { kind });
 }
 
 /** @param {number} seconds @param {Date} now */
 function tryAgain(seconds, now) {
-  if (seconds < 90) return `Try again in ${Math.ceil(seconds)} s.`;
+  if (seconds < 90) return t("Try again in {seconds} s.", { seconds: Math.ceil(seconds) });
   const then = new Date(now.getTime() + 1000 * seconds);
-  const time = then.toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hour12: false });
-  if (then.toDateString() === now.toDateString()) return `Try again at ${time}.`;
-  return `Try again on ${then.toLocaleDateString("en", { day: "numeric", month: "long" })} at ${time}.`;
+  const time = then.toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit", hour12: false });
+  if (then.toDateString() === now.toDateString()) return t("Try again at {time}.", { time });
+  const day = then.toLocaleDateString(language, { day: "numeric", month: "long" });
+  return t("Try again on {day} at {time}.", { day, time });
 }
 
 /** Make a server's message a sentence. @param {string} message */

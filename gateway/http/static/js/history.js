@@ -16,15 +16,16 @@
  */
 
 import { patiently } from "./api.js";
+import { t } from "./language.js";
 import { BrowserStore, PageStore } from "./stores.js";
 import { merged } from "./tree.js";
 
 const CHANNEL = "roundhouse";
 const TITLE = 80;
-const TAB_ONLY = "Kept in this tab only";
+const TAB_ONLY = t("Kept in this tab only");
 const NOTES = {
-  browser: "Kept in this browser",
-  server: "Kept on the server, sealed. Whoever holds its machine and its secret could open it.",
+  browser: t("Kept in this browser"),
+  server: t("Kept on the server, sealed. Whoever holds its machine and its secret could open it."),
   off: TAB_ONLY,
 };
 

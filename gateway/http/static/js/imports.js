@@ -13,6 +13,7 @@
  * @property {string[]} children ids
  */
 
+import { t } from "./language.js";
 import { CHAT_ID } from "./tree.js";
 import { newTurn } from "./turn.js";
 
@@ -33,7 +34,7 @@ export function imported(conversations) {
 function read(given) {
   if (given?.mapping) return fromChatGpt(given);
   if (given?.chat?.history?.messages) return fromOpenWebUi(given);
-  throw new Error("it has no conversations of ChatGPT or Open WebUI");
+  throw new Error(t("it has no conversations of ChatGPT or Open WebUI"));
 }
 
 /** @param {any} given @returns {import("./history.js").Kept} */
@@ -79,7 +80,7 @@ function fromOpenWebUi({ id, title, updated_at, pinned, chat }) {
  * @returns {import("./history.js").Kept}
  */
 function conversation(id, title, seconds, saved) {
-  if (typeof id !== "string" || !CHAT_ID.test(id)) throw new Error("a conversation has no id");
+  if (typeof id !== "string" || !CHAT_ID.test(id)) throw new Error(t("a conversation has no id"));
   const shown = String(title || saved.turns[0]?.question || "").slice(0, TITLE);
   return { entry: { id, title: shown, pinned: false, updated: 1000 * (Number(seconds) || 0) }, saved };
 }

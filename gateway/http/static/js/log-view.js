@@ -4,15 +4,16 @@
  */
 
 import { styled } from "./dom.js";
+import { t } from "./language.js";
 import { copiesCode, copiesSources, copyBy } from "./sealed.js";
 import { TurnView } from "./turn-view.js";
 
 /** @type {Record<string, string>} */
 const SAID = {
-  completed: "Answer complete",
-  incomplete: "Answer cut off",
-  cancelled: "Answer stopped",
-  failed: "Answer failed",
+  completed: t("Answer complete"),
+  incomplete: t("Answer cut off"),
+  cancelled: t("Answer stopped"),
+  failed: t("Answer failed"),
 };
 
 /**
@@ -21,7 +22,7 @@ const SAID = {
  * @typedef {"leave-out" | "summarise" | "anew"} Way what to do about a full context
  */
 
-const NOT_TAKEN = "Not taken";
+const NOT_TAKEN = t("Not taken");
 /** Pixels above the end at which the reader still is there. */
 const NEAR = 48;
 const FULL = new Set(["leave-out", "summarise", "anew"]);
@@ -113,7 +114,7 @@ export class LogView {
   #say(turn) {
     const busy = this.busy();
     this.log.setAttribute("aria-busy", String(busy));
-    const text = turn === undefined ? "" : busy ? "Answering" : SAID[turn.status];
+    const text = turn === undefined ? "" : busy ? t("Answering") : SAID[turn.status];
     if (this.status.textContent !== text) this.status.textContent = text;
   }
 
@@ -146,7 +147,7 @@ export class LogView {
    */
   async #compare(view) {
     const loaded = await loadComparison().catch(() => null);
-    if (!loaded) this.status.textContent = "The server cannot be reached";
+    if (!loaded) this.status.textContent = t("The server cannot be reached.");
     if (!loaded || !this.views.has(view.turn.id)) return;
     this.#leave();
     const { models, onask, onprefer } = this.comparing();
@@ -179,7 +180,8 @@ export class LogView {
     const rating = action === "reason" ? "down" : /** @type {Turn["rating"]} */ (given);
     const noted = await this.onrate(view.turn, rating, action === "reason" ? given : null);
     if (noted) view.showRating();
-    this.status.textContent = !noted ? "Feedback not taken" : rating ? "Feedback noted" : "Feedback withdrawn";
+    const said = rating ? t("Feedback noted") : t("Feedback withdrawn");
+    this.status.textContent = noted ? said : t("Feedback not taken");
     const label = button.querySelector("span");
     if (noted || !label) return;
     const { textContent: name, className } = label;

@@ -7,18 +7,19 @@ import { Connection } from "./connection.js";
 import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
 import { History } from "./history.js";
+import { plural, t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
 import { comingLine, exampleQuestions, picker } from "./offered.js";
 import { Sidebar } from "./sidebar.js";
-import { remembered, storageOf } from "./storage.js";
+import { keepPage, remembered, storageOf } from "./storage.js";
 import { isOver } from "./turn.js";
 
 /** @typedef {import("./turn.js").Turn} Turn */
 
 const CONFIG_PAUSE = 2000;
-const SIGNED_OUT = "You are not signed in any more.";
-const AWAY = "The server cannot be reached.";
-const UNREAD = "This conversation cannot be read at the moment.";
+const SIGNED_OUT = t("You are not signed in any more.");
+const AWAY = t("The server cannot be reached.");
+const UNREAD = t("This conversation cannot be read at the moment.");
 
 const ofTab = storageOf("sessionStorage");
 const ofBrowser = storageOf("localStorage");
@@ -35,7 +36,8 @@ let sharing;
 /** Who may read what is shared. @type {import("./api.js").Config["sharing"]} */
 let readers = null;
 const cardOpen = remembered(ofBrowser, "cards");
-const badge = connectionBadge(byId("connection"));
+const badge = byId("connection");
+const showConnection = connectionBadge(badge);
 const models = picker(byId("model"), remembered(ofBrowser, "model"));
 /** @type {import("./api.js").Model[]} */
 let offered = [];
@@ -54,6 +56,7 @@ const context = {
     },
   },
   turnOf: (id) => chats.current.tree.turns.get(id),
+  away: () => badge.dataset.state === "waiting",
   oldest: (turn) => chats.current.oldest(turn),
 };
 
@@ -68,7 +71,7 @@ const askForKey = keyDialog(
     },
   },
 );
-byId("connection").addEventListener("click", () => askForKey());
+badge.addEventListener("click", () => askForKey());
 
 /** @type {Connection} */
 const connection = new Connection({
@@ -78,7 +81,7 @@ const connection = new Connection({
   ticket: () => getTicket(key.get()),
   needed: () => chats.active,
   onstate: (state, detail) => {
-    badge(state, detail);
+    connectionIs(state, detail);
     if (state === "idle" || state === "waiting" || state === "refused") chats.disconnected();
     if (state === "refused") askForKey(key.get() ? detail.message : signedIn ? SIGNED_OUT : "");
   },
@@ -109,6 +112,8 @@ const dock = new Dock({
   draft: remembered(ofTab, "draft"),
   attached: remembered(ofTab, "attached"),
   presets: remembered(ofBrowser, "presets"),
+  language: remembered(ofBrowser, "language"),
+  onlanguage,
   onask: ask,
   onsummarise: () => asked(() => chats.current.summarise(null, models.value())),
   onuse,
@@ -166,7 +171,7 @@ importing.addEventListener("change", () =>
     try {
       const all = await fromFile(/** @type {FileList} */ (importing.files)[0]);
       for (const kept of all) await history.restore(kept);
-      say(all.length === 1 ? "One conversation was imported." : `${all.length} conversations were imported.`);
+      say(plural("One conversation was imported.", "{count} conversations were imported.", all.length));
     } catch (error) {
       say(/** @type {Error} */ (error).message);
     }
@@ -194,6 +199,12 @@ addEventListener("online", () => connection.connect());
 
 if (history.place && addressed()) await open(addressed());
 start();
+
+/** Say how the connection is, beside a question that waits for it too. @type {typeof showConnection} */
+function connectionIs(state, detail) {
+  showConnection(state, detail);
+  for (const turn of chats.current.turns) if (!isOver(turn)) view.show(turn);
+}
 
 /** The conversation that the page's address names; "" for none. */
 function addressed() {
@@ -227,7 +238,7 @@ async function open(id) {
 /** Title of the conversation that is shown. */
 async function title() {
   const kept = await history.get(chats.id).catch(() => null);
-  return kept?.entry.title ?? "Conversation";
+  return kept?.entry.title ?? t("Conversation");
 }
 
 /** @param {string} id */
@@ -323,7 +334,7 @@ async function prefer(turn, over) {
   asked(() => chats.current.prefer(turn, over));
   if (over.length === 0) return;
   const noted = await think(turn, { rating: "preferred", over: over.flatMap(({ responseId }) => responseId ?? []) });
-  byId("status").textContent = noted ? "Preference noted" : "Preference not taken";
+  byId("status").textContent = noted ? t("Preference noted") : t("Preference not taken");
 }
 
 /**
@@ -341,6 +352,15 @@ async function think(turn, feedback) {
   }
 }
 
+/** Load the page in another language, unless that would lose what it shows; whether it does. */
+function onlanguage() {
+  const { turns, temporary } = chats.current;
+  const kept = !temporary && history.lasting && history.place !== null && history.place !== "off";
+  if (turns.length > 0 && !kept) return false;
+  location.reload();
+  return true;
+}
+
 /** A connection that was closed for lack of use is opened while the user still writes. */
 function onuse() {
   if (connection.state === "idle") connection.connect();
@@ -352,7 +372,7 @@ async function start() {
   try {
     config = await loadConfig(key.get());
   } catch {
-    badge("waiting", {});
+    connectionIs("waiting", {});
     setTimeout(start, CONFIG_PAUSE);
     return;
   }
@@ -366,12 +386,13 @@ async function start() {
   view.list(chats.current.turns);
   dock.show();
   if (!known()) {
-    badge("refused", {});
+    connectionIs("refused", {});
     askForKey();
     return;
   }
   connection.connect();
   await listModels();
+  keepPage();
 }
 
 /**

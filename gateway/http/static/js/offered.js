@@ -1,18 +1,20 @@
 /** What the server offers: who can answer, questions for them, and tiers whose models are still coming. */
 
 import { el } from "./dom.js";
+import { fixed, t } from "./language.js";
 
 const TIERS = [
-  ["auto", "Auto"],
-  ["small", "Small"],
-  ["medium", "Medium"],
-  ["large", "Large"],
+  ["auto", t("Auto")],
+  ["small", t("Small")],
+  ["medium", t("Medium")],
+  ["large", t("Large")],
 ];
 
 const PAUSE = 2000;
-const NONE_FETCHED =
+const NONE_FETCHED = t(
   "No model could be fetched, so the small model of this repository stands in. It knows little but what Roundhouse " +
-  "is. When this machine reaches the hub or a package index, start it again.";
+    "is. When this machine reaches the hub or a package index, start it again.",
+);
 
 /**
  * Who answers the next message: the router's choice, a tier, one model by name, or an adapter of a model.
@@ -28,10 +30,10 @@ export function picker(select, memory) {
     const bases = models.filter(({ name, parent }) => !parent && !tiers.has(name));
     select.replaceChildren(
       ...TIERS.map(([value, label]) => el("option", { value }, label)),
-      ...group("Models", bases),
+      ...group(t("Models"), bases),
       ...bases.flatMap((base) =>
         group(
-          `Adapters of ${base.name}`,
+          t("Adapters of {model}", { model: base.name }),
           models.filter(({ parent }) => parent === base.name),
         ),
       ),
@@ -95,14 +97,18 @@ function comingText({ coming, none_fetched }) {
 
 /** @param {ComingTier} tier */
 function state({ tier, size, here, failed, unusable }) {
-  const name = tier[0].toUpperCase() + tier.slice(1);
-  if (unusable) return `${name} is out of service: the server's terminal says why.`;
-  if (failed) return `${name} could not be fetched yet: the server's terminal says why, and it is tried again.`;
-  return here < size ? `${name} is coming: ${Math.floor((100 * here) / size)} % of ${bytes(size)}.` : `${name} is starting.`;
+  const name = TIERS.find(([value]) => value === tier)?.[1] ?? tier;
+  if (unusable) return t("{name} is out of service: the server's terminal says why.", { name });
+  if (failed) {
+    return t("{name} could not be fetched yet: the server's terminal says why, and it is tried again.", { name });
+  }
+  if (here >= size) return t("{name} is starting.", { name });
+  const percent = Math.floor((100 * here) / size);
+  return t("{name} is coming: {percent} % of {size}.", { name, percent, size: bytes(size) });
 }
 
 /** @param {number} count */
-const bytes = (count) => (count < 1e9 ? `${(count / 1e6).toFixed(0)} MB` : `${(count / 1e9).toFixed(1)} GB`);
+const bytes = (count) => (count < 1e9 ? `${fixed(count / 1e6, 0)} MB` : `${fixed(count / 1e9, 1)} GB`);
 
 /**
  * The line above the composer that says which tiers cannot answer yet, and how far their models are.

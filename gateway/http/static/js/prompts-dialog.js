@@ -2,6 +2,7 @@
 
 import { el, icon } from "./dom.js";
 import { field } from "./field.js";
+import { t } from "./language.js";
 import { filled, Prompts, variablesOf } from "./prompts.js";
 
 /** @typedef {import("./prompts.js").Prompt} Prompt */
@@ -20,7 +21,7 @@ export class PromptsDialog {
     this.dialog = el(
       "dialog",
       { class: "panel", "aria-labelledby": "prompts-title" },
-      el("h2", { id: "prompts-title" }, "Prompts"),
+      el("h2", { id: "prompts-title" }, t("Prompts")),
       this.body,
     );
     document.body.append(this.dialog);
@@ -45,7 +46,7 @@ export class PromptsDialog {
 
   async #list() {
     const all = await this.prompts.list();
-    const find = el("input", { type: "search", "aria-label": "Search prompts", placeholder: "Search" });
+    const find = el("input", { type: "search", "aria-label": t("Search prompts"), placeholder: t("Search") });
     const list = el("ul", { class: "prompts" });
     const none = el("p", {});
     const draw = () => {
@@ -54,7 +55,7 @@ export class PromptsDialog {
       const has = ({ name, text }, word) => `${name}\n${text}`.toLowerCase().includes(word);
       const found = all.filter((prompt) => words.every((word) => has(prompt, word)));
       list.replaceChildren(...found.map((prompt) => this.#item(prompt)));
-      none.textContent = all.length === 0 ? "No prompts yet." : "Nothing found.";
+      none.textContent = all.length === 0 ? t("No prompts yet.") : t("Nothing found.");
       none.hidden = found.length > 0;
     };
     find.addEventListener("input", draw);
@@ -64,8 +65,8 @@ export class PromptsDialog {
       list.querySelector("button")?.click();
     });
     draw();
-    const write = button("New prompt", () => this.#write({ name: "", text: "" }));
-    const foot = el("div", { class: "panel-foot" }, write, button("Close", () => this.dialog.close()));
+    const write = button(t("New prompt"), () => this.#write({ name: "", text: "" }));
+    const foot = el("div", { class: "panel-foot" }, write, button(t("Close"), () => this.dialog.close()));
     this.body.replaceChildren(find, list, none, foot);
     find.focus();
   }
@@ -87,8 +88,8 @@ export class PromptsDialog {
       "li",
       {},
       el("button", use, el("strong", {}, name), ` ${text}`),
-      act("Change", "edit", () => this.#write(prompt)),
-      act("Delete", "bin", remove),
+      act(t("Change"), "edit", () => this.#write(prompt)),
+      act(t("Delete"), "bin", remove),
     );
   }
 
@@ -103,7 +104,7 @@ export class PromptsDialog {
       variables.map((variable) => [variable, el("textarea", { rows: 1, required: true, dir: "auto" })]),
     );
     const fields = [...inputs].map(([variable, input]) => field(variable, input));
-    this.#form(name, fields, "Insert", () => {
+    this.#form(name, fields, t("Insert"), () => {
       const given = [...inputs].map(([variable, { value }]) => [variable, value]);
       this.#pick(filled(text, Object.fromEntries(given)));
     });
@@ -115,12 +116,13 @@ export class PromptsDialog {
     const text = el("textarea", { rows: 6, required: true, dir: "auto" });
     name.value = prompt.name;
     text.value = prompt.text;
-    const fields = [field("Name", name), field("Text", text, "{{words}} in double braces are asked for each time")];
+    const hint = t("{{words}} in double braces are asked for each time");
+    const fields = [field(t("Name"), name), field(t("Text"), text, hint)];
     name.addEventListener("input", () => name.setCustomValidity(""));
-    this.#form(prompt.name || "A new prompt", fields, "Save", async () => {
+    this.#form(prompt.name || t("A new prompt"), fields, t("Save"), async () => {
       const renamed = name.value !== prompt.name;
       if (renamed && (await this.prompts.list()).some((other) => other.name === name.value)) {
-        name.setCustomValidity("There is a prompt of this name.");
+        name.setCustomValidity(t("There is a prompt of this name."));
         name.reportValidity();
         return;
       }
@@ -138,7 +140,7 @@ export class PromptsDialog {
    */
   #form(title, fields, action, onsubmit) {
     const submit = el("button", { type: "submit", class: "primary" }, action);
-    const foot = el("div", { class: "panel-foot" }, submit, button("Back", () => this.#list()));
+    const foot = el("div", { class: "panel-foot" }, submit, button(t("Back"), () => this.#list()));
     const form = el("form", {}, el("h3", { dir: "auto" }, title), ...fields, foot);
     form.addEventListener("submit", (event) => {
       event.preventDefault();

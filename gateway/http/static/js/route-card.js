@@ -1,36 +1,40 @@
 /** The card under an answer: who wrote it, why that one, and how fast. */
 
 import { el, icon } from "./dom.js";
+import { fixed, number, t, translated } from "./language.js";
 import { isOver, speed } from "./turn.js";
 
 /** @type {Record<string, string>} */
 const CACHE = {
-  hit: "Hit: replayed from the cache, no model had to run",
-  miss: "Miss: a model wrote this",
-  bypass: "Not used for this request",
+  hit: t("Hit: replayed from the cache, no model had to run"),
+  miss: t("Miss: a model wrote this"),
+  bypass: t("Not used for this request"),
 };
 /** By reason. @type {Record<string, string>} */
 const HITS = {
-  similar: "Hit: the stored answer to a similar question",
-  joined: "Hit: written for the same question, asked at the same time",
+  similar: t("Hit: the stored answer to a similar question"),
+  joined: t("Hit: written for the same question, asked at the same time"),
 };
 
-/** @param {number} count */
-export const grouped = (count) => count.toLocaleString("en");
+/** @type {Record<string, string>} */
+const TIERS = { small: t("small"), medium: t("medium"), large: t("large") };
+
+/** @param {string} tier */
+const tierName = (tier) => TIERS[tier] ?? tier;
 
 /** @param {number} ms */
 export function duration(ms) {
-  return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
+  return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${fixed(ms / 1000, ms < 9950 ? 1 : 0)} s`;
 }
 
 /** @param {number} micro micro-dollars; two digits of a small amount are shown */
 export function dollars(micro) {
   const digits = micro > 0 && micro < 10_000 ? { maximumSignificantDigits: 2 } : {};
-  return (micro / 1e6).toLocaleString("en", { style: "currency", currency: "USD", ...digits });
+  return number(micro / 1e6, { style: "currency", currency: "USD", ...digits });
 }
 
 /** @param {number} rate tokens per second */
-export const pace = (rate) => `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`;
+export const pace = (rate) => t("{rate} tokens/s", { rate: fixed(rate, rate < 10 ? 1 : 0) });
 
 /**
  * @param {Routed} turn
@@ -57,9 +61,9 @@ function summary(turn) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const over = isOver(turn);
   return [
-    el("span", { class: "tier" }, route.tier),
+    el("span", { class: "tier" }, tierName(route.tier)),
     el("span", { class: "model" }, route.model),
-    route.cache === "hit" ? el("span", { class: "cached" }, "from the cache") : null,
+    route.cache === "hit" ? el("span", { class: "cached" }, t("from the cache")) : null,
     firstMs !== null ? el("span", { class: "figure" }, duration(firstMs)) : null,
     over && tokensPerSecond !== null ? el("span", { class: "figure" }, pace(tokensPerSecond)) : null,
   ];
@@ -70,28 +74,39 @@ function facts(turn, tiers) {
   const { route, usage, limits } = turn;
   const { firstMs, tokensPerSecond } = speed(turn);
   const rows = [];
-  if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
-  if (route.options?.length > 0) rows.push(row("Tiers", optionTable(route.options)));
-  if (route.reason === "complexity" && route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
-  const hit = route.cache === "hit" ? HITS[route.cache_reason ?? ""] : undefined;
-  rows.push(row("Cache", hit ?? CACHE[route.cache] ?? route.cache));
-  if (route.replica && route.cache !== "hit") rows.push(row("Replica", route.replica));
-  if (firstMs !== null) {
-    const rate = tokensPerSecond !== null && isOver(turn) ? `, then ${pace(tokensPerSecond)}` : "";
-    rows.push(row("Time", `First text after ${duration(firstMs)}${rate}`));
+  if (route.reasons.length > 0) rows.push(row(t("Why"), el("ul", {}, ...route.reasons.map((said) => saidElement("li", said)))));
+  if (route.options?.length > 0) rows.push(row(t("Tiers"), optionTable(route.options)));
+  if (route.reason === "complexity" && route.complexity !== null) {
+    rows.push(row(t("Complexity"), complexityBar(route.complexity, tiers)));
   }
-  if (usage) rows.push(row("Tokens", tokens(usage)));
-  if (typeof turn.cost === "number") rows.push(row("Cost", dollars(turn.cost)));
-  if (limits) rows.push(row("Limit", `${grouped(limits.remaining)} of ${grouped(limits.limit)} tokens left`));
-  if (turn.responseId) rows.push(row("Response", el("code", {}, turn.responseId)));
+  const hit = route.cache === "hit" ? HITS[route.cache_reason ?? ""] : undefined;
+  rows.push(row(t("Cache"), hit ?? CACHE[route.cache] ?? route.cache));
+  if (route.replica && route.cache !== "hit") rows.push(row(t("Replica"), el("span", { translate: "no" }, route.replica)));
+  if (firstMs !== null) {
+    const time = duration(firstMs);
+    const rate = tokensPerSecond !== null && isOver(turn) ? pace(tokensPerSecond) : null;
+    const first = t("First text after {time}", { time });
+    rows.push(row(t("Time"), rate === null ? first : t("First text after {time}, then {rate}", { time, rate })));
+  }
+  if (usage) rows.push(row(t("Tokens"), tokens(usage)));
+  if (typeof turn.cost === "number") rows.push(row(t("Cost"), dollars(turn.cost)));
+  if (limits) rows.push(row(t("Limit"), t("{remaining} of {limit} tokens left", limits)));
+  if (turn.responseId) rows.push(row(t("Response"), el("code", {}, turn.responseId)));
   return rows;
+}
+
+/** What the router says. @param {"li" | "span"} tag @param {string} said */
+function saidElement(tag, said) {
+  const own = translated(said);
+  return el(tag, { lang: own === null && "en" }, own ?? said);
 }
 
 /** @param {import("./turn.js").Usage} usage */
 function tokens({ input_tokens, input_tokens_details, output_tokens }) {
   const cached = input_tokens_details?.cached_tokens ?? 0;
-  const known = cached > 0 ? ` (${grouped(cached)} of them known already)` : "";
-  return `${grouped(input_tokens)} read${known}, ${grouped(output_tokens)} written`;
+  const given = { read: input_tokens, cached, written: output_tokens };
+  if (cached === 0) return t("{read} read, {written} written", given);
+  return t("{read} read ({cached} of them known already), {written} written", given);
 }
 
 /** @param {string} name @param {...(Node | string)} values */
@@ -103,10 +118,10 @@ function row(name, ...values) {
 
 /** What a tier came to: fields, and their names for people. */
 const COLUMNS = /** @type {const} */ ([
-  ["value", "Value"],
-  ["cost", "Price × cost"],
-  ["queue", "Queue"],
-  ["total", "Total"],
+  ["value", t("Value")],
+  ["cost", t("Price × cost")],
+  ["queue", t("Queue")],
+  ["total", t("Total")],
 ]);
 
 /**
@@ -117,19 +132,20 @@ const COLUMNS = /** @type {const} */ ([
 function optionTable(options) {
   const costAlone = Math.max(...options.map(({ cost }) => cost)) > 1000;
   const columns = costAlone ? COLUMNS.slice(0, 1) : COLUMNS;
-  const head = ["Tier", ...columns.map(([, name]) => name)].map((name) => el("th", { scope: "col" }, name));
+  const head = [t("Tier"), ...columns.map(([, name]) => name)].map((name) => el("th", { scope: "col" }, name));
   const body = options.map((option) => {
     const { tier, chosen, unavailable } = option;
-    const tail = [chosen ? "chosen" : "", unavailable ?? ""].filter(Boolean).join(", ");
-    const cells = columns.map(([column]) => el("td", {}, option[column].toFixed(3)));
+    const why = unavailable ? saidElement("span", unavailable) : null;
+    const tail = [chosen ? t("chosen") : null, chosen && why ? ", " : null, why];
+    const cells = columns.map(([column]) => el("td", {}, fixed(option[column], 3)));
     return el(
       "tr",
       { class: chosen ? "chosen" : null, "data-tier": tier },
-      el("th", { scope: "row" }, el("span", { class: "tier" }, tier), tail ? el("small", {}, tail) : null),
+      el("th", { scope: "row" }, el("span", { class: "tier" }, tierName(tier)), chosen || why ? el("small", {}, ...tail) : null),
       ...cells,
     );
   });
-  const caption = costAlone ? el("caption", {}, "At this price of quality cost alone counts.") : null;
+  const caption = costAlone ? el("caption", {}, t("At this price of quality cost alone counts.")) : null;
   return el("table", { class: "options" }, caption, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
 }
 
@@ -137,17 +153,18 @@ function optionTable(options) {
 function complexityBar(score, { medium_from, large_from }) {
   const widths = { small: medium_from, medium: large_from - medium_from, large: 1 - large_from };
   const zones = Object.entries(widths).map(([tier, width]) => {
-    const zone = el("span", { class: "zone", "data-tier": tier }, tier);
+    const zone = el("span", { class: "zone", "data-tier": tier }, tierName(tier));
     zone.style.flexGrow = String(width);
     return zone;
   });
   const mark = el("span", { class: "mark" });
   mark.style.insetInlineStart = `${100 * score}%`;
-  const label = `${score.toFixed(2)} on a scale from 0 to 1; medium from ${medium_from}, large from ${large_from}`;
+  const given = { score: fixed(score, 2), medium: medium_from, large: large_from };
+  const label = t("{score} on a scale from 0 to 1; medium from {medium}, large from {large}", given);
   return el(
     "div",
     { class: "complexity" },
     el("div", { class: "scale", role: "img", "aria-label": label }, ...zones, mark),
-    el("strong", {}, score.toFixed(2)),
+    el("strong", {}, fixed(score, 2)),
   );
 }

@@ -1,6 +1,7 @@
 /** What sealed elements of an answer get: colours for code, formulas as MathML, copies. Libraries load when needed. */
 
 import { patch, styled } from "./dom.js";
+import { t } from "./language.js";
 
 /** Language file -> the names it goes by. @type {Record<string, string[]>} */
 const FILES = {
@@ -120,8 +121,8 @@ export function copiesCode(element) {
  */
 export async function copyBy(button, text) {
   const label = button.querySelector("span") ?? button;
-  label.textContent = (await copied(text)) ? "Copied" : "Not allowed";
-  setTimeout(() => (label.textContent = "Copy"), 1500);
+  label.textContent = (await copied(text)) ? t("Copied") : t("Not allowed");
+  setTimeout(() => (label.textContent = t("Copy")), 1500);
 }
 
 /** @param {string} text @returns {Promise<boolean>} whether it is on the clipboard */

@@ -17,6 +17,7 @@
  */
 
 import { ApiFailure, authorization, request } from "./api.js";
+import { plural, t } from "./language.js";
 import { bodyOf, bothOf, canonical, entryOf, length, savedOf } from "./server-chat.js";
 import { merged } from "./tree.js";
 
@@ -29,9 +30,9 @@ const PAUSES = [1, 2, 4, 8, 15, 30].map((seconds) => 1000 * seconds);
 
 /** Sentences about failures that time does not heal, by code. @type {Record<string, string>} */
 const REFUSED = {
-  chats_full: "The server has no room for this: delete conversations.",
-  request_too_large: "A question is too large to be kept on the server.",
-  user_required: "The server keeps nothing for a key that several may hold.",
+  chats_full: t("The server has no room for this: delete conversations."),
+  request_too_large: t("A question is too large to be kept on the server."),
+  user_required: t("The server keeps nothing for a key that several may hold."),
 };
 
 /** @typedef {import("./stores.js").Store} Store */
@@ -312,12 +313,11 @@ export class ServerStore {
 
   #say() {
     const count = this.#unsent().length;
-    const unsent = count === 1 ? "One conversation is" : `${count} conversations are`;
-    const unsearched = this.unsearched ? "There was no time to search the oldest conversations." : "";
-    const unread = this.unread ? "The server's conversations cannot be read at the moment." : unsearched;
+    const unsearched = this.unsearched ? t("There was no time to search the oldest conversations.") : "";
+    const unread = this.unread ? t("The server's conversations cannot be read at the moment.") : unsearched;
     // What is merely on its way is no trouble.
     const failed = count > 0 && (this.failures > 0 || this.refusal);
-    const said = failed ? `${unsent} not on the server yet. ${this.refusal || "It is tried again."}` : unread;
+    const said = failed ? `${unsentText(count)} ${this.refusal || t("It is tried again.")}` : unread;
     if (said === this.trouble) return;
     this.trouble = said;
     this.onchange(false);
@@ -340,6 +340,10 @@ export class ServerStore {
     });
   }
 }
+
+/** @param {number} count */
+const unsentText = (count) =>
+  plural("One conversation is not on the server yet.", "{count} conversations are not on the server yet.", count);
 
 /** @param {unknown} error */
 const statusOf = (error) => (error instanceof ApiFailure ? error.status : 0);

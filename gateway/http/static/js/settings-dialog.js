@@ -1,10 +1,14 @@
-/** The dialog with the settings of the conversation, and presets of them. */
+/** The dialog with the settings of the conversation, presets of them, and the language of the page. */
 
 import { el } from "./dom.js";
 import { field } from "./field.js";
+import { LANGUAGES, t } from "./language.js";
 import { definitionOf, FORMATS, formatOf, lines } from "./settings.js";
 
-/** @typedef {import("./settings.js").Settings} Settings */
+/**
+ * @typedef {import("./settings.js").Settings} Settings
+ * @typedef {import("./storage.js").Memory} Memory
+ */
 
 /**
  * Numbers that can be set: name for people, what to know, and their range.
@@ -12,58 +16,63 @@ import { definitionOf, FORMATS, formatOf, lines } from "./settings.js";
  * @type {Record<"temperature" | "top_p" | "max_output_tokens" | "seed", [string, string, object]>}
  */
 const NUMBERS = {
-  temperature: ["Temperature", "0 to 2; lower is more predictable", { min: 0, max: 2, step: "any" }],
-  top_p: ["Top-p", "0 to 1; share of likely words that are drawn from", { min: 0, max: 1, step: "any" }],
-  max_output_tokens: ["Longest answer", "in tokens", { min: 1, step: 1 }],
-  seed: ["Seed", "the same one gives the same answer again", { step: 1 }],
+  temperature: [t("Temperature"), t("0 to 2; lower is more predictable"), { min: 0, max: 2, step: "any" }],
+  top_p: [t("Top-p"), t("0 to 1; share of likely words that are drawn from"), { min: 0, max: 1, step: "any" }],
+  max_output_tokens: [t("Longest answer"), t("in tokens"), { min: 1, step: 1 }],
+  seed: [t("Seed"), t("the same one gives the same answer again"), { step: 1 }],
 };
 
 const NAMES = /** @type {(keyof typeof NUMBERS)[]} */ (Object.keys(NUMBERS));
 
 const CACHE = {
-  "": "As the server does",
-  "no-cache": "A new answer, which is kept",
-  "no-store": "A new answer, which is not kept",
-  "only-if-cached": "Only an answer that is there already",
+  "": t("As the server does"),
+  "no-cache": t("A new answer, which is kept"),
+  "no-store": t("A new answer, which is not kept"),
+  "only-if-cached": t("Only an answer that is there already"),
 };
 
 const MAX_STOPS = 16;
 
 export class SettingsDialog {
-  /** @param {{get: () => string, set: (value: string) => void}} memory of the presets */
-  constructor(memory) {
+  /**
+   * @param {{memory: Memory, language: Memory, onlanguage: () => boolean}} parts memory: of the presets; language: the
+   *   one that was chosen, empty: the browser's; onlanguage: whether the page is loaded anew, and shows the language
+   */
+  constructor({ memory, language, onlanguage }) {
     this.memory = memory;
     /** @type {(settings: Settings) => void} */
     this.onuse = () => {};
     this.inputs = this.#inputs();
     this.preset = el("select");
     this.name = el("input", { type: "text", maxlength: 60, autocomplete: "off" });
-    this.forget = button("Delete preset", () => this.#forget());
+    this.forget = button(t("Delete preset"), () => this.#forget());
     this.error = el("p", { class: "panel-error", role: "alert" });
     const { instructions, stop, type, definition, cache } = this.inputs;
-    this.definition = field("Definition", definition);
+    this.definition = field("", definition);
     const numbers = NAMES.map((name) => field(NUMBERS[name][0], this.inputs[name], NUMBERS[name][1]));
     this.form = el(
       "form",
       { method: "dialog" },
-      el("h2", { id: "settings-title" }, "Settings of this conversation"),
-      el("p", {}, "What is left empty is not sent."),
-      field("Instructions", instructions),
+      el("h2", { id: "settings-title" }, t("Settings of this conversation")),
+      el("p", {}, t("What is left empty is not sent.")),
+      field(t("Instructions"), instructions),
       el("div", { class: "fields" }, ...numbers),
-      field("Stop at", stop, `texts that end the answer, one a line, at most ${MAX_STOPS}`),
-      el("div", { class: "fields" }, field("Form of the answer", type), field("Answers from the cache", cache)),
+      field(t("Stop at"), stop, t("texts that end the answer, one a line, at most {count}", { count: MAX_STOPS })),
+      el("div", { class: "fields" }, field(t("Form of the answer"), type), field(t("Answers from the cache"), cache)),
       this.definition,
       this.error,
       el(
         "div",
         { class: "panel-foot" },
-        el("button", { type: "submit", class: "primary" }, "Use"),
-        button("Clear", () => this.#fill({})),
-        button("Cancel", () => this.dialog.close()),
+        el("button", { type: "submit", class: "primary" }, t("Use")),
+        button(t("Clear"), () => this.#fill({})),
+        button(t("Cancel"), () => this.dialog.close()),
       ),
-      el("h3", {}, "Presets"),
-      el("div", { class: "fields" }, field("Take over", this.preset), field("Name of a new one", this.name)),
-      el("div", { class: "panel-foot" }, button("Save as preset", () => this.#keep()), this.forget),
+      el("h3", {}, t("Presets")),
+      el("div", { class: "fields" }, field(t("Take over"), this.preset), field(t("Name of a new one"), this.name)),
+      el("div", { class: "panel-foot" }, button(t("Save as preset"), () => this.#keep()), this.forget),
+      el("h3", {}, t("This page")),
+      ...languageChoice(language, onlanguage),
     );
     this.dialog = el("dialog", { class: "panel", "aria-labelledby": "settings-title" }, this.form);
     document.body.append(this.dialog);
@@ -123,7 +132,7 @@ export class SettingsDialog {
     cache.value = settings.cache ?? "";
     this.error.textContent = "";
     const names = ["", ...Object.keys(this.#presets())];
-    this.preset.replaceChildren(...names.map((name) => el("option", { value: name }, name || "None")));
+    this.preset.replaceChildren(...names.map((name) => el("option", { value: name }, name || t("None"))));
     this.preset.value = preset;
     this.name.value = preset;
     this.#fit();
@@ -142,7 +151,7 @@ export class SettingsDialog {
     const { instructions, stop, type, definition, cache } = this.inputs;
     try {
       const stops = lines(stop.value);
-      if (stops.length > MAX_STOPS) throw new Error(`At most ${MAX_STOPS} texts can end an answer.`);
+      if (stops.length > MAX_STOPS) throw new Error(t("At most {count} texts can end an answer.", { count: MAX_STOPS }));
       const given = {
         ...Object.fromEntries(NAMES.map((name) => [name, number(this.inputs[name])])),
         instructions: instructions.value.trim() || undefined,
@@ -164,7 +173,7 @@ export class SettingsDialog {
 
   #keep() {
     const name = this.name.value.trim();
-    this.error.textContent = name ? "" : "Give the preset a name.";
+    this.error.textContent = name ? "" : t("Give the preset a name.");
     const settings = name && this.form.reportValidity() ? this.#read() : null;
     if (!settings) return;
     this.memory.set(JSON.stringify({ ...this.#presets(), [name]: settings }));
@@ -178,6 +187,18 @@ export class SettingsDialog {
     this.#fill(this.#read() ?? {});
     this.preset.focus();
   }
+}
+
+/** @param {Memory} chosen @param {() => boolean} onlanguage */
+function languageChoice(chosen, onlanguage) {
+  const choice = select([["", t("As the browser says")], ...LANGUAGES]);
+  choice.value = chosen.get();
+  const told = el("p", { role: "status" });
+  choice.addEventListener("change", () => {
+    chosen.set(choice.value);
+    told.textContent = onlanguage() ? "" : t("It shows once the page is loaded again, which forgets this conversation.");
+  });
+  return [field(t("Language"), choice), told];
 }
 
 /** @param {string} label @param {() => void} onclick */

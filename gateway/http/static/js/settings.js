@@ -1,7 +1,7 @@
 /**
  * What a conversation's requests say beside model and question, by the API's names. Only what was set is there.
  *
- * Pure: no page, no storage.
+ * Pure: no page, no storage; words for people are in the reader's language.
  *
  * @typedef {object} Settings
  * @property {string} [instructions]
@@ -18,6 +18,8 @@
  *   | {type: "grammar", syntax: string, definition: string}} Format
  */
 
+import { t } from "./language.js";
+
 const SENT = /** @type {const} */ (["instructions", "temperature", "top_p", "max_output_tokens", "seed", "stop"]);
 
 /** @param {Settings} settings @returns {object} a request's fields, without those of caches */
@@ -32,12 +34,12 @@ export function fieldsOf(settings) {
  * @type {Record<string, {name: string, definition?: string}>}
  */
 export const FORMATS = {
-  "": { name: "Text" },
+  "": { name: t("Text") },
   json_object: { name: "JSON" },
-  json_schema: { name: "JSON that matches a schema", definition: "JSON schema" },
-  choice: { name: "One of these choices", definition: "Choices, one a line" },
-  regex: { name: "Text that matches a pattern", definition: "Regular expression" },
-  grammar: { name: "Text of a grammar", definition: "Grammar, in Lark's notation or as GBNF" },
+  json_schema: { name: t("JSON that matches a schema"), definition: t("JSON schema") },
+  choice: { name: t("One of these choices"), definition: t("Choices, one a line") },
+  regex: { name: t("Text that matches a pattern"), definition: t("Regular expression") },
+  grammar: { name: t("Text of a grammar"), definition: t("Grammar, in Lark's notation or as GBNF") },
 };
 
 /**
@@ -47,7 +49,8 @@ export const FORMATS = {
  * @throws {Error} its message is for people
  */
 export function formatOf(type, definition) {
-  if (FORMATS[type].definition && !definition.trim()) throw new Error(`${FORMATS[type].definition}: nothing is given.`);
+  const { definition: asked } = FORMATS[type];
+  if (asked && !definition.trim()) throw new Error(t("{what}: nothing is given.", { what: asked }));
   switch (type) {
     case "json_object":
       return { type };
@@ -86,10 +89,10 @@ function schemaOf(definition) {
   try {
     schema = JSON.parse(definition);
   } catch (error) {
-    throw new Error(`The schema is no JSON: ${/** @type {Error} */ (error).message}.`);
+    throw new Error(t("The schema is no JSON: {reason}.", { reason: /** @type {Error} */ (error).message }));
   }
   if (schema === null || typeof schema !== "object" || Array.isArray(schema)) {
-    throw new Error("The schema is no JSON object, as in {\"type\": \"object\"}.");
+    throw new Error(t("The schema is no JSON object, as in {\"type\": \"object\"}."));
   }
   return schema;
 }

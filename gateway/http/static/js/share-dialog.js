@@ -3,25 +3,27 @@
 import { ApiFailure, authorization, posted, request } from "./api.js";
 import { el } from "./dom.js";
 import { field } from "./field.js";
+import { longDate, t } from "./language.js";
 import { encrypted } from "./sharing.js";
 import { isOver } from "./turn.js";
 
-const DAYS = { 1: "One day", 7: "One week", 30: "30 days" };
+const DAYS = { 1: t("One day"), 7: t("One week"), 30: t("30 days") };
 const DAY = 86_400;
-const TOLD =
+const TOLD = t(
   "Questions, files and answers that are shown now, and nothing that comes later. They are encrypted here: this server " +
-  "cannot read them.";
-const TOO_LARGE = "This conversation is too large to be shared.";
+    "cannot read them.",
+);
+const TOO_LARGE = t("This conversation is too large to be shared.");
 /** Sentences about failures, by code. @type {Record<string, string>} */
 const REFUSED = {
   request_too_large: TOO_LARGE,
   invalid_value: TOO_LARGE,
-  too_many_shares: "You share as much as you may: revoke something first.",
-  sharing_off: "Conversations are not shared on this server.",
+  too_many_shares: t("You share as much as you may: revoke something first."),
+  sharing_off: t("Conversations are not shared on this server."),
 };
 const READERS = {
-  tenant: "Whoever has the address and can sign in to your organisation on this server can read it.",
-  anyone: "Whoever has the address can read it.",
+  tenant: t("Whoever has the address and can sign in to your organisation on this server can read it."),
+  anyone: t("Whoever has the address can read it."),
 };
 
 /** @typedef {{id: string, created_at: number, expires_at: number}} Shared */
@@ -37,26 +39,26 @@ export class ShareDialog {
     /** @type {import("./turn.js").Turn[]} */
     this.turns = [];
     this.address = el("input", { readonly: true, dir: "ltr" });
-    this.made = el("div", { hidden: true }, field("Address", this.address), button("Copy", () => this.#copy()));
+    this.made = el("div", { hidden: true }, field(t("Address"), this.address), button(t("Copy"), () => this.#copy()));
     this.status = el("span", { role: "status" });
-    this.list = el("ul", { class: "prompts", "aria-label": "Shared by you" });
+    this.list = el("ul", { class: "prompts", "aria-label": t("Shared by you") });
     this.readers = el("p", {});
     this.dialog = el(
       "dialog",
       { class: "panel", "aria-labelledby": "share-title" },
-      el("h2", { id: "share-title" }, "Share this conversation"),
+      el("h2", { id: "share-title" }, t("Share this conversation")),
       el("p", {}, TOLD),
       this.readers,
-      field("It can be read for", this.days),
+      field(t("It can be read for"), this.days),
       this.error,
       this.made,
       this.list,
       el(
         "div",
         { class: "panel-foot" },
-        el("button", { type: "button", class: "primary", onclick: () => this.#share() }, "Create address"),
+        el("button", { type: "button", class: "primary", onclick: () => this.#share() }, t("Create address")),
         this.status,
-        button("Close", () => this.dialog.close()),
+        button(t("Close"), () => this.dialog.close()),
       ),
     );
     document.body.append(this.dialog);
@@ -80,7 +82,7 @@ export class ShareDialog {
 
   async #share() {
     if (this.turns.length === 0) {
-      this.#say("There is nothing to share yet.");
+      this.#say(t("There is nothing to share yet."));
       return;
     }
     this.#say("");
@@ -109,11 +111,11 @@ export class ShareDialog {
 
   /** @param {Shared} share */
   #item({ id, created_at: made, expires_at: ends }) {
-    const when = `Shared on ${date(made)}, until ${date(ends)}`;
+    const when = t("Shared on {day}, until {end}", { day: date(made), end: date(ends) });
     const revoke = async () => {
       try {
         await request(`v1/shares/${encodeURIComponent(id)}`, { method: "DELETE", headers: authorization(this.key()) });
-        this.status.textContent = "Revoked";
+        this.status.textContent = t("Revoked");
         if (this.address.value.includes(id)) this.made.hidden = true;
       } catch (error) {
         this.#failed(error);
@@ -121,23 +123,25 @@ export class ShareDialog {
       await this.#draw();
       (this.list.querySelector("button") ?? this.days).focus();
     };
-    const named = { "aria-label": `Revoke: ${when}` };
-    return el("li", {}, el("span", {}, when), el("button", { type: "button", class: "quiet", ...named, onclick: revoke }, "Revoke"));
+    const named = { "aria-label": t("Revoke: {share}", { share: when }) };
+    const button = el("button", { type: "button", class: "quiet", ...named, onclick: revoke }, t("Revoke"));
+    return el("li", {}, el("span", {}, when), button);
   }
 
   async #copy() {
     this.address.select();
     try {
       await navigator.clipboard.writeText(this.address.value);
-      this.status.textContent = "Copied";
+      this.status.textContent = t("Copied");
     } catch {
-      this.status.textContent = "Copy the address yourself: it is selected.";
+      this.status.textContent = t("Copy the address yourself: it is selected.");
     }
   }
 
   /** @param {unknown} error */
   #failed(error) {
-    this.#say((error instanceof ApiFailure && REFUSED[error.code]) || "The server did not do it. Try again in a moment.");
+    const known = error instanceof ApiFailure && REFUSED[error.code];
+    this.#say(known || t("The server did not do it. Try again in a moment."));
   }
 
   /** @param {string} sentence */
@@ -150,5 +154,4 @@ export class ShareDialog {
 const button = (label, onclick) => el("button", { type: "button", class: "quiet", onclick }, label);
 
 /** @param {number} seconds since the epoch */
-const date = (seconds) =>
-  new Date(1000 * seconds).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
+const date = (seconds) => longDate(new Date(1000 * seconds));

@@ -3,6 +3,7 @@
 import { ApiFailure, authorization, request } from "./api.js";
 import { keyDialog, themeSwitch } from "./bar.js";
 import { byId, el } from "./dom.js";
+import { longDate, t } from "./language.js";
 import { copiesCode, copiesSources } from "./sealed.js";
 import { decrypted } from "./sharing.js";
 import { remembered, storageOf } from "./storage.js";
@@ -12,14 +13,14 @@ import { AnswerText, NOTES, questionParts } from "./turn-text.js";
 
 /** Sentences about failures, by code. @type {Record<string, string>} */
 const FAILURES = {
-  share_revoked: "Whoever shared this conversation has revoked it.",
-  share_expired: "This conversation was shared for a limited time, which is over.",
-  share_not_found: "There is no such conversation. It was shared long ago, by another organisation, or never.",
-  sharing_off: "Conversations are not shared on this server any more.",
+  share_revoked: t("Whoever shared this conversation has revoked it."),
+  share_expired: t("This conversation was shared for a limited time, which is over."),
+  share_not_found: t("There is no such conversation. It was shared long ago, by another organisation, or never."),
+  sharing_off: t("Conversations are not shared on this server any more."),
 };
-const INSECURE = "Browsers decrypt only for pages that come by HTTPS: open this server by its https:// address.";
-const BROKEN = "The address is not whole: the part after # is missing, or another one.";
-const AWAY = "The server cannot be reached. Try again in a moment.";
+const INSECURE = t("Browsers decrypt only for pages that come by HTTPS: open this server by its https:// address.");
+const BROKEN = t("The address is not whole: the part after # is missing, or another one.");
+const AWAY = t("The server cannot be reached. Try again in a moment.");
 
 const key = remembered(storageOf("sessionStorage"), "key");
 themeSwitch(byId("theme"), remembered(storageOf("localStorage"), "theme"));
@@ -51,7 +52,7 @@ async function read() {
   } catch (failed) {
     const { status, code, message } = failed instanceof ApiFailure ? failed : new ApiFailure(0, "");
     if (status === 401) askForKey(key.get() ? message : "");
-    say(FAILURES[code] ?? (status === 401 ? "Only for those who sign in." : AWAY));
+    say(FAILURES[code] ?? (status === 401 ? t("Only for those who sign in.") : AWAY));
     return;
   }
   try {
@@ -64,8 +65,7 @@ async function read() {
 /** @param {import("./history.js").Kept} kept @param {number} expires seconds since the epoch */
 function show({ entry, saved: { turns } }, expires) {
   document.title = `${entry.title} · Roundhouse`;
-  const until = new Date(1000 * expires).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
-  say(`A shared conversation. It can be read until ${until}.`);
+  say(t("A shared conversation. It can be read until {day}.", { day: longDate(new Date(1000 * expires)) }));
   byId("title").textContent = entry.title;
   const byName = new Map(turns.map((turn) => [turn.id, turn]));
   byId("log").replaceChildren(...turns.map((turn) => article(turn, (id) => byName.get(id))));
@@ -78,11 +78,11 @@ function article(turn, turnOf) {
   return el(
     "article",
     { class: "turn" },
-    el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, "Question"), ...questionParts(turn, turnOf)),
+    el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, t("Question")), ...questionParts(turn, turnOf)),
     el(
       "div",
       { class: "answer" },
-      el("h2", { class: "visually-hidden" }, "Answer"),
+      el("h2", { class: "visually-hidden" }, t("Answer")),
       text.markdown,
       el("p", { class: "note", dir: "auto" }, [turn.model, NOTES[turn.status]].filter(Boolean).join(" · ")),
     ),

@@ -1,6 +1,7 @@
 /** The list of conversations: by folder and day, found by their words, renamed, pinned, deleted and brought back. */
 
 import { el, icon } from "./dom.js";
+import { longDate, t } from "./language.js";
 
 const UNDO = 10_000;
 /** Milliseconds after the last key press until a search begins, which may be the server's work. */
@@ -60,7 +61,7 @@ export class Sidebar {
         el("ul", {}, ...members.map((entry) => this.#item(entry))),
       ]),
     );
-    if (entries.length === 0) this.list.append(el("p", {}, words ? "Nothing found." : "No conversations yet."));
+    if (entries.length === 0) this.list.append(el("p", {}, words ? t("Nothing found.") : t("No conversations yet.")));
     // Whoever was at one of them still is.
     /** @type {NodeListOf<HTMLElement>} */
     const there = this.list.querySelectorAll("a, button");
@@ -87,10 +88,10 @@ export class Sidebar {
       el(
         "span",
         { class: "acts" },
-        act(pinned ? "Unpin" : "Pin", "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
-        act("Rename", "edit", () => this.#rename(item, entry)),
-        act("Move to a folder", "folder", () => this.#move(item, entry)),
-        act("Delete", "bin", () => this.#remove(entry)),
+        act(pinned ? t("Unpin") : t("Pin"), "pin", () => this.parts.history.describe(id, { pinned: !pinned })),
+        act(t("Rename"), "edit", () => this.#rename(item, entry)),
+        act(t("Move to a folder"), "folder", () => this.#move(item, entry)),
+        act(t("Delete"), "bin", () => this.#remove(entry)),
       ),
     );
     return item;
@@ -98,7 +99,7 @@ export class Sidebar {
 
   /** @param {HTMLElement} item @param {Entry} entry */
   #rename(item, { id, title }) {
-    const input = el("input", { type: "text", "aria-label": "Title", maxlength: 200, value: title });
+    const input = el("input", { type: "text", "aria-label": t("Title"), maxlength: 200, value: title });
     this.#write(item, id, input, (renamed) => (renamed ? { title: renamed } : {}));
   }
 
@@ -112,8 +113,8 @@ export class Sidebar {
     const known = el("datalist", { id: "folders" });
     const input = el("input", {
       type: "text",
-      "aria-label": "Folder",
-      placeholder: "No folder",
+      "aria-label": t("Folder"),
+      placeholder: t("No folder"),
       maxlength: 100,
       value: folder,
       list: "folders",
@@ -167,13 +168,13 @@ export class Sidebar {
       if (this.undo.contains(document.activeElement)) this.find.focus();
       this.undo.hidden = true;
     };
-    const back = el("button", { type: "button", class: "quiet" }, "Undo");
+    const back = el("button", { type: "button", class: "quiet" }, t("Undo"));
     back.addEventListener("click", async () => {
       hide();
       await this.parts.history.restore(kept);
       this.parts.onopen(id);
     });
-    this.undo.replaceChildren(el("span", {}, `Deleted: ${title}`), back);
+    this.undo.replaceChildren(el("span", {}, t("Deleted: {title}", { title })), back);
     this.undo.hidden = false;
     back.focus();
     this.timer = setTimeout(hide, UNDO);
@@ -186,7 +187,7 @@ function groups(entries) {
   const found = new Map();
   for (const entry of entries) {
     const folder = !entry.pinned && Boolean(entry.folder);
-    const name = entry.pinned ? "Pinned" : entry.folder || day(entry.updated);
+    const name = entry.pinned ? t("Pinned") : entry.folder || day(entry.updated);
     const key = `${folder} ${name}`; // a folder may be called like a day
     const group = found.get(key) ?? { name, folder, members: [] };
     group.members.push(entry);
@@ -202,8 +203,8 @@ function groups(entries) {
 function day(updated) {
   const then = new Date(updated);
   const today = new Date();
-  if (then.toDateString() === today.toDateString()) return "Today";
+  if (then.toDateString() === today.toDateString()) return t("Today");
   today.setDate(today.getDate() - 1);
-  if (then.toDateString() === today.toDateString()) return "Yesterday";
-  return then.toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
+  if (then.toDateString() === today.toDateString()) return t("Yesterday");
+  return longDate(then);
 }

@@ -16,10 +16,11 @@
  * @property {string} [trouble] a sentence about what cannot be kept at the moment; empty if there is nothing
  */
 
+import { t } from "./language.js";
 import { done, openDatabase } from "./storage.js";
 
 const STORES = ["entries", "trees"];
-const UNKEPT = "This browser could not keep the last change. It may have no room for it.";
+const UNKEPT = t("This browser could not keep the last change. It may have no room for it.");
 
 /** @implements {Store} */
 export class PageStore {

@@ -1,6 +1,7 @@
 /** Conversations to a file and back: everything as JSON, one branch as markdown. */
 
 import { saveFile } from "./dom.js";
+import { t } from "./language.js";
 import { CHAT_ID } from "./tree.js";
 import { isOver, newTurn } from "./turn.js";
 
@@ -55,8 +56,8 @@ export function toText(all) {
  */
 export function toMarkdown(title, turns) {
   const parts = turns.filter(isOver).flatMap(({ question, attachments, text, route, model, summary }) => [
-    ...(summary ? [] : ["## Question", question, ...attachments.map(({ name }) => `Attached: ${name}`)]),
-    `## ${summary ? "Summary" : "Answer"} (${route?.model ?? model})`,
+    ...(summary ? [] : [`## ${t("Question")}`, question, ...attachments.map(({ name }) => t("Attached: {name}", { name }))]),
+    `## ${summary ? t("Summary") : t("Answer")} (${route?.model ?? model})`,
     text,
   ]);
   return [`# ${title}`, ...parts.map((part) => part.trim()).filter(Boolean)].join("\n\n") + "\n";
@@ -73,19 +74,19 @@ export function download(name, text) {
  * @throws {Error} its message is for people
  */
 export async function fromFile(file) {
-  if (file.size > MAX_BYTES) throw new Error("This file is larger than 100 MB.");
+  if (file.size > MAX_BYTES) throw new Error(t("This file is larger than 100 MB."));
   let given;
   try {
     given = JSON.parse(await file.text());
   } catch {
-    throw new Error("This file is no JSON.");
+    throw new Error(t("This file is no JSON."));
   }
   const ours = given?.format === FORMAT && given.version === 1 && Array.isArray(given.conversations);
-  if (!ours && !Array.isArray(given)) throw new Error("This file was not exported by this page.");
+  if (!ours && !Array.isArray(given)) throw new Error(t("This file was not exported by this page."));
   try {
     return ours ? given.conversations.map(conversationOf) : (await import("./imports.js")).imported(given);
   } catch (error) {
-    throw new Error(`This file cannot be read: ${/** @type {Error} */ (error).message}.`);
+    throw new Error(t("This file cannot be read: {reason}.", { reason: /** @type {Error} */ (error).message }));
   }
 }
 
@@ -103,7 +104,7 @@ export function conversationOf({ id, title, pinned, folder = "", updated, turns,
   expect(folder, ["string"], "folder");
   expect(updated, ["number"], "updated");
   expect(settings, ["object"], "settings");
-  if (!Array.isArray(turns) || turns.length === 0) throw new Error("a conversation has no turns");
+  if (!Array.isArray(turns) || turns.length === 0) throw new Error(t("a conversation has no turns"));
   const entry = { id, title, pinned: pinned === true, updated, ...(folder && { folder }) };
   return { entry, saved: { turns: turns.map(turn), leaf, settings } };
 }
@@ -126,11 +127,12 @@ function turn(given) {
     expect(file.text, ["string"], "attachments");
   }
   // An answer that was under way is fetched by the browser that asked for it.
-  if (!isOver(made)) throw new Error("an answer was still being written");
+  if (!isOver(made)) throw new Error(t("an answer was still being written"));
   return made;
 }
 
 /** @param {unknown} value @param {string[]} kinds @param {string} name */
 function expect(value, kinds, name) {
-  if (!kinds.includes(value === null ? "null" : typeof value)) throw new Error(`${name} is ${typeof value}`);
+  const kind = value === null ? "null" : typeof value;
+  if (!kinds.includes(kind)) throw new Error(t("{name} is {kind}", { name, kind }));
 }

@@ -1,6 +1,7 @@
 /** The texts of a turn on the page: what was asked, and the answer while it grows and afterwards. */
 
 import { el, icon } from "./dom.js";
+import { t } from "./language.js";
 import { drawWithin, highlightWithin } from "./sealed.js";
 import { StreamRenderer } from "./stream.js";
 import { isOver } from "./turn.js";
@@ -12,8 +13,8 @@ const NAME = 60;
 
 /** What is said below a text that is not the whole answer. @type {Record<string, string>} */
 export const NOTES = {
-  cancelled: "Stopped",
-  incomplete: "Cut off: the answer reached its length limit, or a rule of this server ended it",
+  cancelled: t("Stopped"),
+  incomplete: t("Cut off: the answer reached its length limit, or a rule of this server ended it"),
 };
 
 /**
@@ -27,8 +28,8 @@ export function questionParts(turn, turnOf) {
   const { attachments, omits, summary } = turn;
   const omitted = omits.map(turnOf).filter((turn) => turn !== undefined);
   const mark = summary
-    ? `Summary of ${namesOf(omitted)}. The model reads it in their place.`
-    : `Not read by the model from here on: ${namesOf(omitted)}.`;
+    ? t("Summary of {turns}. The model reads it in their place.", { turns: namesOf(omitted) })
+    : t("Not read by the model from here on: {turns}.", { turns: namesOf(omitted) });
   return [
     ...(omitted.length > 0 ? [el("div", { class: "omitted", dir: "auto" }, mark)] : []),
     ...attachments.map(attachedFile),
@@ -39,16 +40,16 @@ export function questionParts(turn, turnOf) {
 /** @param {import("./turn.js").Turn[]} turns @returns {string} their questions, shortened */
 export function namesOf(turns) {
   return turns.map(({ question, attachments, summary }) => {
-    if (summary) return "an earlier summary";
+    if (summary) return t("an earlier summary");
     const name = (question || attachments[0].name).replace(/\s+/g, " ");
-    return `“${name.length > NAME ? `${name.slice(0, NAME - 1)}…` : name}”`;
+    return t("“{name}”", { name: name.length > NAME ? `${name.slice(0, NAME - 1)}…` : name });
   }).join(", ");
 }
 
 /** A file, folded; its text comes into the page when it is unfolded. @param {import("./turn.js").Attachment} file */
 function attachedFile({ name, text }) {
   const shown = el("pre", { tabindex: 0, "aria-label": name, dir: "auto" });
-  const file = el("details", { class: "attached" }, el("summary", {}, name), shown);
+  const file = el("details", { class: "attached" }, el("summary", { dir: "auto" }, name), shown);
   file.addEventListener("toggle", () => (shown.textContent = file.open ? text : ""));
   return file;
 }
@@ -61,7 +62,7 @@ function textParts(text) {
   const fold = (folded) => {
     shown.classList.toggle("folded", folded);
     toggle.setAttribute("aria-expanded", String(!folded));
-    toggle.textContent = folded ? "Show all" : "Show less";
+    toggle.textContent = folded ? t("Show all") : t("Show less");
   };
   const toggle = el("button", { type: "button", class: "quiet fold" });
   toggle.addEventListener("click", () => fold(!shown.classList.contains("folded")));
@@ -85,12 +86,14 @@ export class AnswerText {
    * Show what has changed. Called often: what is expensive happens once per frame.
    *
    * @param {import("./turn.js").Turn} turn
+   * @param {boolean} [away] whether the server cannot be reached
    */
-  show(turn) {
+  show(turn, away = false) {
     const over = isOver(turn);
     if (over) this.stream.finish(turn.text);
     else this.stream.update(turn.text);
     this.waiting.hidden = over;
-    this.told.textContent = turn.stopping ? "Stopping…" : turn.text ? "" : "Thinking…";
+    const waiting = away ? t("The server cannot be reached. The question is sent when it is back.") : t("Thinking…");
+    this.told.textContent = turn.stopping ? t("Stopping…") : turn.text ? "" : waiting;
   }
 }

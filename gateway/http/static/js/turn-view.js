@@ -2,6 +2,7 @@
 
 import { el, icon } from "./dom.js";
 import { failureText } from "./failures.js";
+import { t } from "./language.js";
 import { routeCard } from "./route-card.js";
 import { AnswerText, NOTES, namesOf, questionParts } from "./turn-text.js";
 import { isOver } from "./turn.js";
@@ -13,17 +14,18 @@ import { isOver } from "./turn.js";
  * @property {import("./api.js").Config["tiers"]} tiers
  * @property {{open: boolean}} cards whether they are open
  * @property {(id: string) => Turn | undefined} turnOf
+ * @property {() => boolean} away whether the server cannot be reached
  * @property {(turn: Turn) => Turn[]} oldest the turns without which a question that found no room may find it
  */
 
 /** @type {Record<string, string>} */
-const RATINGS = { up: "Good answer", down: "Bad answer" };
+const RATINGS = { up: t("Good answer"), down: t("Bad answer") };
 const REASONS = {
-  wrong: "Wrong",
-  incomplete: "Incomplete",
-  off_format: "Off format",
-  too_slow: "Too slow",
-  unsafe: "Unsafe",
+  wrong: t("Wrong"),
+  incomplete: t("Incomplete"),
+  off_format: t("Off format"),
+  too_slow: t("Too slow"),
+  unsafe: t("Unsafe"),
 };
 
 export class TurnView {
@@ -38,14 +40,14 @@ export class TurnView {
     this.question = el(
       "div",
       { class: "question" },
-      el("h2", { class: "visually-hidden" }, "You"),
+      el("h2", { class: "visually-hidden" }, t("You")),
       ...questionParts(turn, context.turnOf),
-      el("div", { class: "question-actions" }, button("edit", "edit", "Edit")),
+      el("div", { class: "question-actions" }, button("edit", "edit", t("Edit"))),
     );
     this.answer = el(
       "div",
       { class: "answer" },
-      el("h2", { class: "visually-hidden" }, "Answer"),
+      el("h2", { class: "visually-hidden" }, t("Answer")),
       this.text.markdown,
       this.text.waiting,
       this.failure,
@@ -63,7 +65,7 @@ export class TurnView {
     const { turn } = this;
     const over = isOver(turn);
     this.element.dataset.status = turn.status;
-    this.text.show(turn);
+    this.text.show(turn, this.context.away());
     if (over || turn.route !== this.shownRoute) this.#showFoot();
     if (over) this.#showFailure();
   }
@@ -84,7 +86,7 @@ export class TurnView {
     const shown = [...this.question.children];
     const { summary, question, text: answer } = this.turn;
     const before = summary ? answer : question;
-    const label = summary ? "Summary" : "Question";
+    const label = summary ? t("Summary") : t("Question");
     const text = el("textarea", { "aria-label": label, rows: 3, maxlength: 200000, dir: "auto" });
     text.value = before;
     const leave = () => {
@@ -95,8 +97,8 @@ export class TurnView {
       "form",
       { class: "edit" },
       text,
-      el("button", { type: "submit", class: "primary" }, summary ? "Use" : "Ask"),
-      el("button", { type: "button", class: "quiet", onclick: leave }, "Cancel"),
+      el("button", { type: "submit", class: "primary" }, summary ? t("Use") : t("Ask")),
+      el("button", { type: "button", class: "quiet", onclick: leave }, t("Cancel")),
     );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -122,16 +124,16 @@ export class TurnView {
     /** @type {HTMLElement[]} */
     const parts = [];
     if (NOTES[turn.status]) parts.push(el("p", { class: "note" }, NOTES[turn.status]));
-    if (turn.preferredOver) parts.push(el("p", { class: "note" }, `Preferred over ${turn.preferredOver}`));
+    if (turn.preferredOver) parts.push(el("p", { class: "note" }, t("Preferred over {names}", { names: turn.preferredOver })));
     if (isOver(turn)) {
       const actions = el("div", { class: "turn-actions" });
-      if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
-      if (turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
+      if (turn.text) actions.append(button("copy-answer", "copy", t("Copy")));
+      if (turn.status !== "failed") actions.append(button("retry", "retry", t("Retry")));
       if (turn.text && turn.responseId && turn.status !== "failed") {
         if (!turn.summary) actions.append(compareButton());
         actions.append(...this.#thumbs());
       }
-      if (turn.text) actions.append(unlabelled(button("fork", "fork", "Continue in a conversation of its own")));
+      if (turn.text) actions.append(unlabelled(button("fork", "fork", t("Continue in a conversation of its own"))));
       if (this.version.of > 1) actions.append(this.#versions());
       parts.push(actions, this.reasons);
     }
@@ -146,8 +148,8 @@ export class TurnView {
 
   #versions() {
     const { number, of } = this.version;
-    const earlier = button("earlier", "back", "Earlier version");
-    const later = button("later", "forward", "Later version");
+    const earlier = button("earlier", "back", t("Earlier version"));
+    const later = button("later", "forward", t("Later version"));
     for (const step of [earlier, later]) unlabelled(step);
     earlier.toggleAttribute("disabled", number === 1);
     later.toggleAttribute("disabled", number === of);
@@ -188,7 +190,7 @@ export class TurnView {
         icon("alert"),
         el("p", {}, `${failureText(failure, new Date())} ${told}`.trim()),
         ...buttons,
-        button("retry", "retry", "Retry"),
+        button("retry", "retry", t("Retry")),
       ),
     );
   }
@@ -198,18 +200,18 @@ export class TurnView {
     const oldest = this.context.oldest(this.turn);
     /** @param {string} action @param {string} label */
     const way = (action, label) => el("button", { type: "button", class: "quiet", "data-action": action }, label);
-    const anew = way("anew", "Start anew");
-    if (oldest.length === 0) return { told: "Ask with a shorter text.", buttons: [anew] };
+    const anew = way("anew", t("Start anew"));
+    if (oldest.length === 0) return { told: t("Ask with a shorter text."), buttons: [anew] };
     return {
-      told: `The oldest turns are ${namesOf(oldest)}.`,
-      buttons: [way("leave-out", "Leave them out"), way("summarise", "Summarise them"), anew],
+      told: t("The oldest turns are {turns}.", { turns: namesOf(oldest) }),
+      buttons: [way("leave-out", t("Leave them out")), way("summarise", t("Summarise them")), anew],
     };
   }
 }
 
 function compareButton() {
-  const compare = button("compare", "compare", "Compare");
-  compare.title = "What would the others have said?";
+  const compare = button("compare", "compare", t("Compare"));
+  compare.title = t("What would the others have said?");
   return compare;
 }
 
@@ -222,7 +224,7 @@ function reasons() {
       el("span", {}, label),
     ),
   );
-  const label = "What is wrong with it?";
+  const label = t("What is wrong with it?");
   return el("div", { class: "reasons", role: "group", "aria-label": label, hidden: true }, ...choices);
 }
 

@@ -40,6 +40,8 @@
  *
  * @typedef {object} Turn
  * @property {string} id our name for the turn; the `stream_id` of its events
+ * @property {string} [key] names the question to the server, so that it is answered once however often it is sent; none:
+ *   it was kept before there were such names
  * @property {string | null} parent the turn that this one follows
  * @property {string} question
  * @property {string} model what was asked for: `auto`, a tier or a model's name
@@ -67,6 +69,8 @@
  * @property {number | null} endedAt milliseconds
  */
 
+import { t } from "./language.js";
+
 /** @type {Set<Status>} */
 const FINAL = new Set(["completed", "incomplete", "cancelled", "failed"]);
 /** @type {Record<Status, Set<Status>>} */
@@ -89,7 +93,8 @@ const NEXT = {
  */
 
 /**
- * @param {{id: string, parent: string | null, question: string, model: string, now: number | null} & Options} given
+ * @param {{id: string, key?: string, parent: string | null, question: string, model: string, now: number | null}
+ *   & Options} given
  * @returns {Turn}
  */
 export function newTurn({ now, ...given }) {
@@ -173,7 +178,8 @@ export function applyEvent(turn, event, now) {
  * @param {boolean} follows whether it comes behind a text
  */
 function callText({ name, arguments: given }, follows) {
-  return `${follows ? "\n\n" : ""}Calls \`${name}\`\n\n\`\`\`json\n${given}\n\`\`\`\n`;
+  const calls = t("Calls {name}", { name: `\`${name}\`` });
+  return `${follows ? "\n\n" : ""}${calls}\n\n\`\`\`json\n${given}\n\`\`\`\n`;
 }
 
 /**

@@ -22,6 +22,8 @@
  * @typedef {Text | Element} Node
  */
 
+import { t } from "../language.js";
+
 /**
  * Tokens that open an element of the same tag without attributes, but for those named here.
  *
@@ -78,8 +80,8 @@ function leaf(token) {
   if (token.type === "math") return block(token, math(token));
   const language = token.type === "fence" ? token.info.trim().split(/\s+/, 1)[0] : "";
   const code = element("code", { class: `language-${language}` }, token.content ? [{ text: token.content }] : []);
-  const button = element("button", { type: "button", class: "quiet", "data-action": "copy-code" }, [{ text: "Copy" }]);
-  const head = element("div", { class: "code-head" }, [element("span", {}, [{ text: language || "text" }]), button]);
+  const button = element("button", { type: "button", class: "quiet", "data-action": "copy-code" }, [{ text: t("Copy") }]);
+  const head = element("div", { class: "code-head" }, [element("span", {}, [{ text: language || t("text") }]), button]);
   const whole = element("div", { class: "code" }, [head, element("pre", { tabindex: "0" }, [code])]);
   const lines = token.content.split("\n").length - (token.content.endsWith("\n") || token.content === "" ? 1 : 0);
   const [from, to] = token.map ?? [0, 0];
@@ -105,7 +107,9 @@ function inlineNodes(tokens) {
       add(element("code", {}, [{ text: token.content }]));
     } else if (token.type === "image") {
       // A picture from another host would tell that host who reads what.
-      add(element("a", { ...link(token), class: "image" }, [{ text: plain(token.children ?? []) || "image" }]));
+      const name = plain(token.children ?? []);
+      const text = name ? t("Image: {name}", { name }) : t("Image");
+      add(element("a", { ...link(token), class: "image" }, [{ text }]));
     } else if (token.type === "math") {
       add(math(token));
     } else if (token.content) {

@@ -1,0 +1,131 @@
+/**
+ * What the page says, in the reader's language, which `early.js` has chosen.
+ *
+ * Texts stand in the code in English. Each other language has catalogues of them (`languages/de/chat.js`), and one of
+ * what the server says.
+ *
+ * @typedef {Partial<Record<Intl.LDMLPluralRule, string>> & {other: string}} Forms a text by the number it depends on
+ * @typedef {Record<string, string | Forms>} Catalogue
+ * @typedef {Record<string, string | number>} Values what takes the place of `{name}` in a text; numbers are written as
+ *   the language writes them
+ */
+
+const root = document.documentElement;
+/** Attributes that people read or hear. */
+const ATTRIBUTES = ["aria-label", "placeholder", "title"];
+
+const [catalogue, server] = await load();
+/** A language tag. */
+export const language = root.lang;
+const rules = new Intl.PluralRules(language);
+
+/** The languages of this page, by their tags; each is called as its speakers call it. @type {[string, string][]} */
+export const LANGUAGES = (root.dataset.languages ?? "en")
+  .split(" ")
+  .map((tag) => [tag, new Intl.DisplayNames([tag], { type: "language" }).of(tag) ?? tag]);
+
+/**
+ * A text in the reader's language.
+ *
+ * @param {string} text in English, written out in the call: a test looks for it there
+ * @param {Values} [values]
+ */
+export function t(text, values = {}) {
+  return filled(String(catalogue.get(text) ?? text), values);
+}
+
+/**
+ * A text that depends on a number: `plural("One file", "{count} files", 2)`.
+ *
+ * @param {string} one in English
+ * @param {string} other in English; the catalogue has the forms under this text
+ * @param {number} count
+ * @param {Values} [values]
+ */
+export function plural(one, other, count, values = {}) {
+  const found = catalogue.get(other);
+  const forms = typeof found === "object" ? found : { one, other };
+  return filled(forms[rules.select(count)] ?? forms.other, { count, ...values });
+}
+
+const patterns = [...server].filter(([text]) => text.includes("{")).map(([text, own]) => ({ own, pattern: patternOf(text) }));
+
+/**
+ * What the server has said in English, in the reader's language.
+ *
+ * @param {string} said
+ * @returns {string | null} null: in English it stays
+ */
+export function translated(said) {
+  const own = server.get(said);
+  if (own !== undefined) return own;
+  for (const { own, pattern } of patterns) {
+    const found = pattern.exec(said)?.groups;
+    if (!found) continue;
+    const values = Object.entries(found).map(([name, value]) => [name, translated(value) ?? localised(value)]);
+    return filled(own, Object.fromEntries(values));
+  }
+  return null;
+}
+
+/** @param {string} text with places @returns {RegExp} finds what is in them, each under its name */
+function patternOf(text) {
+  const parts = text.split(/\{(\w+)\}/).map((part, index) =>
+    index % 2 === 0 ? part.replace(/[.*+?^$()|[\]\\]/g, "\\$&") : `(?<${part}>.*?)`,
+  );
+  return new RegExp(`^${parts.join("")}$`);
+}
+
+/** A decimal number as the language writes it; anything else as it is. @param {string} value */
+const localised = (value) =>
+  /^\d+\.\d+$/.test(value) ? fixed(Number(value), value.split(".")[1].length) : value;
+
+/** @param {number} value @param {Intl.NumberFormatOptions} [options] */
+export const number = (value, options) => value.toLocaleString(language, options);
+
+/** A number with exactly so many digits behind the point. @param {number} value @param {number} digits */
+export const fixed = (value, digits) => number(value, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+/** Day, month and year. @param {Date} date */
+export const longDate = (date) => date.toLocaleDateString(language, { day: "numeric", month: "long", year: "numeric" });
+
+/** @param {string} text @param {Values} values */
+const filled = (text, values) =>
+  text.replace(/\{(\w+)\}/g, (whole, name) => {
+    const value = values[name] ?? whole;
+    return typeof value === "number" ? number(value) : value;
+  });
+
+/** @returns {Promise<[Map<string, string | Forms>, Map<string, string>]>} empty for English, and where they are missing */
+async function load() {
+  if (!("translating" in root.dataset)) return [new Map(), new Map()];
+  try {
+    const names = [root.dataset.catalogue, "server"];
+    const loaded = await Promise.all(names.map((name) => import(`../languages/${root.lang}/${name}.js`)));
+    const [texts, said] = loaded.map((module) => new Map(Object.entries(module.default)));
+    return [texts, said];
+  } catch {
+    root.lang = "en";
+    return [new Map(), new Map()];
+  }
+}
+
+/** Translate what the page itself says, and show it. */
+function translate() {
+  if (!("translating" in root.dataset)) return;
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    const text = /** @type {Text} */ (node).data;
+    if (text.trim()) /** @type {Text} */ (node).data = text.replace(text.trim(), (said) => t(said));
+  }
+  for (const name of ATTRIBUTES) {
+    for (const element of document.querySelectorAll(`[${name}]`)) {
+      element.setAttribute(name, t(element.getAttribute(name) ?? ""));
+    }
+  }
+  delete root.dataset.translating;
+  // What is not shown cannot have had the focus.
+  /** @type {HTMLElement | null} */ (document.querySelector("[autofocus]"))?.focus();
+}
+
+translate();

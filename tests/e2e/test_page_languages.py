@@ -1,0 +1,247 @@
+"""The chat page in the reader's language."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from gateway.errors import EngineFailed
+from router.options import TierOption
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.page import answer, answered
+from tests.e2e.test_page_attachments import drop
+from tests.gateway.http.test_languages import read
+
+pytestmark = needs_chromium
+
+CATALOGUE = "**/languages/de/chat.js"
+OPTIONS = (TierOption("small", 0.31, 0.02, 0.0, 0.29, True), TierOption("large", 0.4, 0.6, 0.35, -0.55, False))
+
+
+@pytest.fixture
+def german(browser: Browser, server: ScriptedServer) -> Iterator[Visit]:
+    with visit(browser, server.url, locale="de-DE") as tab:
+        tab.page.goto("/")
+        ready(tab.page)
+        yield tab
+
+
+def ready(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text(re.compile("^(Verbunden|Connected|⟦Connected.*)$"))
+
+
+def ask(page: Page, question: str) -> None:
+    page.locator("#message").fill(question)
+    page.locator("#message").press("Enter")
+    answered(page)
+
+
+def test_a_german_browser_gets_a_german_page(german: Visit, server: ScriptedServer) -> None:
+    """Its regions, what assistive technology is told, numbers, money and the language that it is read aloud in."""
+    page = german.page
+    expect(page.locator("html")).to_have_attribute("lang", "de")
+    expect(page.get_by_role("navigation", name="Chats")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Chat")
+    expect(page.get_by_role("log", name="Chat")).to_have_attribute("aria-busy", "false")
+    expect(page.get_by_label("Nachricht", exact=True)).to_be_focused()
+    assert violations(page) == []
+    server.pipeline.answers["Hallo"] = Answer(
+        text="Guten Tag.",
+        cost=1_234_567,
+        input_tokens=12_345,
+        options=OPTIONS,
+        reasons=(*Answer().reasons, "the unknown"),
+    )
+    ask(page, "Hallo")
+    expect(page.get_by_role("status").filter(has_text="Antwort vollständig")).to_have_count(1)
+    expect(page.locator("#spent")).to_have_text("Dieser Chat hat 1,23 $ gekostet.".replace(" $", "\N{NO-BREAK SPACE}$"))
+    page.locator("details.route summary").click()
+    facts = page.locator(".route-facts")
+    expect(facts).to_contain_text("12.345 gelesen (16 davon schon bekannt), 3 geschrieben")
+    expect(facts.get_by_role("row", name="klein")).to_contain_text("gewählt")
+    expect(facts.get_by_role("row", name="klein")).to_contain_text("0,310")
+    reasons = facts.locator("dd > ul > li")
+    expect(reasons).to_have_text(["Komplexität 0,12 verlangt die Stufe klein", "ist eine Frage (+0,12)", "the unknown"])
+    # What is not translated is read aloud as English.
+    expect(facts.locator("[lang=en]")).to_have_text(["the unknown"])
+    assert violations(page) == []
+
+
+def test_failures_limits_and_counts_are_german(german: Visit, server: ScriptedServer) -> None:
+    page = german.page
+    drop(page, eins_txt=b"eins", zwei_txt=b"eins zwei", bild_png=b"\0")
+    expect(page.locator("#chips .tokens")).to_have_text(["Ein Token", "2 Tokens"])
+    expect(page.locator("#refusal")).to_contain_text("bild.png ist kein Text in UTF-8")
+    server.pipeline.answers["kaputt"] = Answer(text="halb", failure=EngineFailed("it is gone"))
+    page.get_by_role("button", name="eins.txt entfernen").click()
+    page.get_by_role("button", name="zwei.txt entfernen").click()
+    ask(page, "kaputt")
+    failure = page.get_by_role("article").get_by_role("alert")
+    expect(failure).to_contain_text("Das Modell ist beim Antworten ausgefallen.")
+    assert violations(page) == []
+    for name in ("Einstellungen", "Prompts"):
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert violations(page) == [], name
+        page.keyboard.press("Escape")
+
+
+def language(page: Page, button: str, label: str, choice: str) -> None:
+    """Choose in the settings what the page is shown in."""
+    page.get_by_role("button", name=button, exact=True).click()
+    page.get_by_role("dialog").get_by_label(label, exact=True).select_option(label=choice)
+
+
+def test_the_choice_stays_and_can_be_taken_back(browser: Browser, server: ScriptedServer) -> None:
+    """The conversation is still there."""
+    with visit(browser, server.url, locale="en-US") as tab:
+        page = tab.page
+        page.goto("/")
+        ready(page)
+        expect(page.locator("html")).to_have_attribute("lang", "en")
+        ask(page, "hello")
+        language(page, "Settings", "Language", "Deutsch")
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+        expect(answer(page)).to_have_text("A short answer.")
+        page.reload()
+        expect(page.get_by_role("button", name="Neuer Chat")).to_be_visible()
+        language(page, "Einstellungen", "Sprache", "Wie der Browser es sagt")
+        expect(page.get_by_role("button", name="New chat")).to_be_visible()
+        expect(answer(page)).to_have_text("A short answer.")
+
+
+def test_a_choice_loses_no_temporary_chat(browser: Browser, server: ScriptedServer) -> None:
+    """It shows when the page is loaded the next time."""
+    with visit(browser, server.url, locale="en-US") as tab:
+        page = tab.page
+        page.goto("/")
+        ready(page)
+        page.get_by_role("button", name="Temporary chat").click()
+        ask(page, "hello")
+        language(page, "Settings", "Language", "Deutsch")
+        expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text("forgets this conversation")
+        expect(answer(page)).to_have_text("A short answer.")
+        page.reload()
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+
+
+def test_nothing_is_shown_in_the_other_language_first(browser: Browser, server: ScriptedServer) -> None:
+    """What the page says stays hidden until the catalogue has come."""
+    held: list[Route] | None = []
+
+    def hold(route: Route) -> None:
+        if held is None:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with visit(browser, server.url, locale="de-DE") as tab:
+        page = tab.page
+        page.route(CATALOGUE, hold)
+        with page.expect_request(CATALOGUE):
+            page.goto("/", wait_until="commit")
+        question = page.locator("#welcome h2")
+        expect(question).to_be_attached()
+        expect(question).to_be_hidden()
+        waiting, held = held, None
+        for route in waiting:
+            route.continue_()
+        expect(page.get_by_role("heading", name="Womit kann ich helfen?")).to_be_visible()
+
+
+def test_without_its_catalogue_the_page_is_english(browser: Browser, server: ScriptedServer) -> None:
+    """And says so to what reads it aloud."""
+    with visit(browser, server.url, locale="de-DE") as tab:
+        tab.page.route(CATALOGUE, lambda route: route.abort())
+        tab.page.goto("/")
+        ready(tab.page)
+        expect(tab.page.get_by_text("What can I answer for you?")).to_be_visible()
+        expect(tab.page.locator("html")).to_have_attribute("lang", "en")
+
+
+UNTRANSLATED = """() => {
+  const found = [];
+  // What people, models and the server's configuration write.
+  const others = "code, pre, kbd, .markdown, .model, option, [dir=auto], [lang=en], [translate=no], noscript";
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    if (/\\p{Letter}{3}/u.test(node.data) && !node.data.includes("⟦") && !node.parentElement.closest(others)) {
+      found.push(node.data);
+    }
+  }
+  for (const name of ["aria-label", "placeholder", "title"]) {
+    for (const element of document.querySelectorAll(`[${name}]`)) {
+      const text = element.getAttribute(name);
+      if (/\\p{Letter}{3}/u.test(text) && !text.includes("⟦") && !element.closest(others)) found.push(text);
+    }
+  }
+  return found;
+}"""
+
+
+def pseudo(text: str) -> str:
+    """A text that is 40 % longer, and whose translation shows."""
+    return f"⟦{text} {('xxxxx ' * len(text))[: 2 * len(text) // 5]}⟧"
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_all_texts_are_in_the_catalogue_and_longer_ones_fit(
+    browser: Browser, server: ScriptedServer, width: int
+) -> None:
+    """In a language that nobody speaks: nothing is left in English, and nothing is wider than the screen."""
+    entries = {
+        text: pseudo(entry) if isinstance(entry, str) else {name: pseudo(entry[name]) for name in entry}
+        for text, entry in ((text, _english(text, entry)) for text, entry in read("de", "chat").items())
+    }
+    server.pipeline.answers |= {
+        "card": Answer(cost=20, options=OPTIONS),
+        "broken": Answer(text="half", failure=EngineFailed("it is gone")),
+    }
+    with visit(browser, server.url, locale="de-DE", viewport={"width": width, "height": 800}) as tab:
+        page = tab.page
+        body = f"export default {json.dumps(entries)};"
+        page.route(CATALOGUE, lambda route: route.fulfill(body=body, content_type="text/javascript"))
+        nothing = "export default {};"
+        page.route(
+            "**/languages/de/server.js", lambda route: route.fulfill(body=nothing, content_type="text/javascript")
+        )
+
+        def complete(state: str) -> None:
+            assert page.evaluate(UNTRANSLATED) == [], state
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, state
+            assert page.evaluate("document.querySelector('#scroller').scrollWidth") <= width, state
+
+        page.goto("/")
+        ready(page)
+        complete("welcome")
+        ask(page, "card")
+        page.locator("details.route summary").click()
+        page.locator("[data-action='rate'][data-value='down']").click()
+        complete("card")
+        page.locator("[data-action='compare']").click()
+        complete("whom to compare")
+        page.locator(".compare-form [type='submit']").click()
+        answered(page)
+        complete("comparison")
+        ask(page, "broken")
+        complete("failure")
+        drop(page, a_txt=b"alpha", b_png=b"\0")
+        complete("attachments")
+        for dialog in ("settings", "prompts"):
+            page.locator(f"#{dialog}").click()
+            expect(page.get_by_role("dialog")).to_be_visible()
+            complete(dialog)
+            page.keyboard.press("Escape")
+        if width < 1000:
+            page.locator("#sidebar-toggle").click()
+        complete("list")
+        page.locator("[data-act^='bin']").click()
+        complete("deleted")
+
+
+def _english(text: str, entry: str | dict[str, str]) -> str | dict[str, str]:
+    return text if isinstance(entry, str) else {name: text for name in entry}
