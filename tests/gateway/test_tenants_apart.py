@@ -46,7 +46,7 @@ PAGE = "https://page.example"
 OTHER_PAGE = "https://other.example"
 
 OPEN = ("", "api/version", "health", "healthz", "metrics", "readyz", "ui/config.json", "v1/openapi.json", "version")
-PAGES = ("s/{share_id}",)
+PAGES = ("s/{share_id}", "service-worker.js")
 SIGN_IN = ("callback", "link", "methods", "sign-in", "sign-in/{name}")
 FOR_EVERYBODY = (
     {f"GET /{path}" for path in OPEN + PAGES} | {f"GET /auth/{path}" for path in SIGN_IN} | {"POST /auth/sign-out"}

@@ -28,6 +28,7 @@ PUBLIC = {
     "/readyz",
     "/s/static",
     "/s/{share_id}",
+    "/service-worker.js",
     "/static",
     "/ui/config.json",
     "/version",
