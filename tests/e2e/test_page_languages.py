@@ -90,6 +90,32 @@ def test_failures_limits_and_counts_are_german(german: Visit, server: ScriptedSe
         page.keyboard.press("Escape")
 
 
+def test_shared_conversations_are_german(german: Visit, server: ScriptedServer, browser: Browser) -> None:
+    """The dialog that shares one, its reader's page, and why a key is refused there."""
+    page = german.page
+    ask(page, "Hallo")
+    page.get_by_role("button", name="Teilen", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Diesen Chat teilen")
+    dialog.get_by_role("button", name="Adresse erzeugen").click()
+    address = dialog.get_by_label("Adresse", exact=True)
+    expect(address).to_have_value(re.compile("/s/"))
+    expect(dialog.get_by_role("button", name=re.compile("^Widerrufen: Geteilt am .* bis .*"))).to_have_count(1)
+    assert violations(page) == []
+    with visit(browser, server.url, locale="de-DE") as tab:
+        reader = tab.page
+        reader.goto(address.input_value())
+        refusal = reader.get_by_role("dialog", name="API-Schlüssel").get_by_role("alert")
+        for key in ("wrong", "roundhouse-demo"):
+            reader.get_by_label("Schlüssel", exact=True).fill(key)
+            reader.get_by_role("button", name="Weiter").click()
+            if key == "wrong":
+                expect(refusal).to_contain_text("Dieser API-Schlüssel ist falsch.")
+                assert violations(reader) == []
+        expect(reader.locator("#told")).to_contain_text("Ein geteilter Chat. Er kann bis")
+        expect(reader.get_by_role("heading", name="Frage")).to_have_count(1)
+        assert violations(reader) == []
+
+
 def language(page: Page, button: str, label: str, choice: str) -> None:
     """Choose in the settings what the page is shown in."""
     page.get_by_role("button", name=button, exact=True).click()

@@ -148,9 +148,10 @@ def test_pages_name_their_catalogue_and_languages(catalogue: str) -> None:
 
 
 def sentences() -> set[str]:
-    """What the router and the pipeline may say, with `{}` for each value."""
+    """What the rooms that speak to readers may say, with `{}` for each value."""
     found = set[str]()
-    for file in [*(ROOT / "router").rglob("*.py"), *(ROOT / "gateway" / "pipeline").rglob("*.py")]:
+    rooms = ("router", "gateway/pipeline", "gateway/access/identity", "gateway/safety")
+    for file in (file for room in rooms for file in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)

@@ -1,6 +1,6 @@
 /** Sentences about failures: what happened, until when, and what to do. The server's own words speak to programs. */
 
-import { language, t } from "./language.js";
+import { language, t, translated } from "./language.js";
 
 /** @typedef {import("./turn.js").Failure} Failure */
 
@@ -52,7 +52,10 @@ export function failureText(failure, now) {
 }
 
 /** @param {Failure} failure */
-const wordsOf = ({ code, message }) => WORDS[code ?? ""] ?? t("{message}", { message: sentence(message) });
+const wordsOf = ({ code, message }) => WORDS[code ?? ""] ?? serverText(message);
+
+/** What the server says itself, as a sentence, which says so where it stays English. @param {string} message */
+export const serverText = (message) => translated(message) ?? t("{message}", { message: sentence(message) });
 
 /** @type {Record<string, string>} */
 const WHOSE = {

@@ -6,6 +6,7 @@ import { Chats } from "./chats.js";
 import { Connection } from "./connection.js";
 import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
+import { serverText } from "./failures.js";
 import { History } from "./history.js";
 import { plural, t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
@@ -83,7 +84,7 @@ const connection = new Connection({
   onstate: (state, detail) => {
     connectionIs(state, detail);
     if (state === "idle" || state === "waiting" || state === "refused") chats.disconnected();
-    if (state === "refused") askForKey(key.get() ? detail.message : signedIn ? SIGNED_OUT : "");
+    if (state === "refused") askForKey(key.get() ? serverText(detail.message ?? "") : signedIn ? SIGNED_OUT : "");
   },
   onopen: () => chats.connected(),
   onevent: (event) => chats.receive(event),

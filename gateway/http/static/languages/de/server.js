@@ -1,5 +1,6 @@
 /**
- * Why the router chose a tier, as the server says it, in German. What stands in a place is translated too, if it is here.
+ * What the server says itself, in German: why the router chose a tier, why a key or a question is refused. What stands in
+ * a place is translated too, if it is here.
  *
  * @type {Record<string, string>}
  */
@@ -59,6 +60,23 @@ export default {
   // The cache
   "the same request is being answered by the {tier} tier: that answer is given here too": "dieselbe Anfrage wird gerade von Stufe {tier} beantwortet: Diese Antwort gilt auch hier",
   "the same request was answered by the {tier} tier before: that answer is given again": "dieselbe Anfrage hat Stufe {tier} schon beantwortet: Diese Antwort gilt wieder",
+
+  // Who asks
+  "incorrect API key; check that it is whole, or ask for a new one": "Dieser API-Schlüssel ist falsch. Bitte prüfen, ob er vollständig ist, oder einen neuen besorgen.",
+  "the API key of this connection was deleted; connect with another one": "Dieser API-Schlüssel wurde gelöscht. Bitte einen anderen verwenden.",
+  "the identity provider of this session is not trusted any more": "Dem Identitätsanbieter dieser Anmeldung wird nicht mehr vertraut.",
+  "the tenant of this key or token is disabled or does not exist": "Die Organisation dieses Schlüssels ist deaktiviert oder existiert nicht.",
+  "the token of this connection has expired; connect with a new one": "Die Anmeldung ist abgelaufen. Bitte neu anmelden.",
+  "the user of this API key is disabled": "Das Konto dieses API-Schlüssels ist deaktiviert.",
+  "the user of this token is disabled": "Dieses Konto ist deaktiviert.",
+  "this API key has expired; use the one that replaces it": "Dieser API-Schlüssel ist abgelaufen. Bitte den verwenden, der ihn ersetzt.",
+  "this API key is disabled": "Dieser API-Schlüssel ist deaktiviert.",
+  "this key or token lacks the scope '{scope}'; use one that has it": "Dieser Schlüssel hat das Recht „{scope}“ nicht. Bitte einen verwenden, der es hat.",
+  "you are not signed in any more; sign in again": "Die Anmeldung ist abgelaufen. Bitte neu anmelden.",
+
+  // What a rule refuses
+  "this request's {what} is far above what this key usually sends; slow down": "Diese Anfrage geht weit über das hinaus, was dieser Schlüssel sonst sendet ({what}). Bitte langsamer.",
+  "{path}: it holds what this server does not accept ({rule}); leave it out": "Die Frage enthält etwas, das dieser Server nicht annimmt ({rule}). Bitte weglassen. [{path}]",
 
   // The next tier
   "the {first} tier's answer {what}: the {tier} tier is expected to do better by {gain}, and {paid} would have been enough at this price of quality": "die Antwort von Stufe {first} {what}: Stufe {tier} wird voraussichtlich um {gain} besser antworten, und {paid} wären bei diesem Preis der Qualität genug gewesen",
