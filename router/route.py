@@ -54,9 +54,6 @@ class RoutingPolicy(Struct, frozen=True, kw_only=True):
     model: str = ""
     """Version of the model of success, if one is used."""
     by_complexity: bool = False
-    escalate: bool = False
-    escalate_hold: int = 0
-    escalate_logprob: float | None = None
 
     def tier(self, complexity: float) -> str:
         if complexity >= self.large_from:
@@ -84,8 +81,6 @@ class RouteReason(enum.StrEnum):
     """The wanted tier cannot hold the prompt."""
     FALLBACK = "fallback"
     """The wanted tier is down, or its model is not here yet."""
-    ESCALATED = "escalated"
-    """The wanted tier has answered, and the answer looked bad."""
     WAKING = "waking"
     """The wanted tier sleeps, and the turn waits for an engine of it."""
 

@@ -12,9 +12,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-Outcome = Literal["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "escalated", "lost"]
-"""`escalated`: an answer given up for another one of the next tier, which has an entry of its own. `lost`: the gateway
-died; the figures are those of its last checkpoint."""
+Outcome = Literal["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "lost"]
+"""`lost`: the gateway died; the figures are those of its last checkpoint."""
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -103,8 +103,8 @@ async def newest(
                 yield found
 
 
-async def find(redis: Redis, tenant: str, turn: str, began: int) -> list[LedgerEntry]:
-    """Return the entries of one turn: its own, before it that of a discarded first answer. Empty: there are none.
+async def find(redis: Redis, tenant: str, turn: str, began: int) -> LedgerEntry | None:
+    """Return a turn's entry, if there is one.
 
     Args:
         began: Unix time at which the turn began.
@@ -114,15 +114,14 @@ async def find(redis: Redis, tenant: str, turn: str, began: int) -> list[LedgerE
     """
     begin = datetime.fromtimestamp(began, UTC)
     query = TurnQuery(since=begin, until=begin + _LONGEST)
-    found: list[LedgerEntry] = []
     for day in reversed(list(_days_back(query))):
         at = str(1000 * began - _SKEW)
         while page := cast("list[Any]", await redis.xrange(entries_key(tenant, day), at, count=_READ_AT_ONCE)):
-            found += [entry for _, entry in map(_decoded, page) if entry.turn.partition(":")[0] == turn]
-            if found and found[-1].turn == turn:
-                return found
+            for _, entry in map(_decoded, page):
+                if entry.turn == turn:
+                    return entry
             at = "(" + page[-1][0].decode()
-    return found
+    return None
 
 
 def _days_back(query: TurnQuery) -> Iterator[str]:

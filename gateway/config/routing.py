@@ -65,29 +65,6 @@ class RouterSettings(Section, frozen=True):
     sticky_seconds: Annotated[
         float, Meta(ge=0, description="Seconds in which a conversation gets no smaller tier; 0: it may.")
     ] = 1800.0
-    escalate: Annotated[
-        bool,
-        Meta(
-            description="Let the next tier answer, once, where an answer for `auto` looks bad and another one is "
-            "worth its cost."
-        ),
-    ] = False
-    escalate_hold: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=256,
-            description="First tokens of an answer that are held back from its readers, so that an answer which ends "
-            "within them can be replaced; 0: none.",
-        ),
-    ] = 0
-    escalate_logprob: Annotated[
-        Annotated[float, Meta(le=0)] | None,
-        Meta(
-            description="Mean log-probability of tokens below which an answer looks bad; engines compute "
-            "log-probabilities for it. Empty: not used."
-        ),
-    ] = None
     explore: Annotated[
         float, Meta(ge=0, le=0.2, description="Share of `auto` whose tier is drawn, to learn about others.")
     ] = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -69,22 +68,6 @@ class SemanticCacheSettings(Section, frozen=True):
     def promise_of(self, tenant: str) -> float:
         """Highest share of a tenant's hits that may be wrong; 0 if the cache is off."""
         return self.tenants.get(tenant, self.max_wrong_hits) if self.enabled else 0.0
-
-
-def refuse_delta(raw: Mapping[str, object], environ: Mapping[str, str]) -> None:
-    """Refuse the setting that bounded wrong answers per look-up: its value would mean something else now.
-
-    Raises:
-        SettingsError: it is set.
-    """
-    section = raw.get("semantic_cache")
-    variable = "ROUNDHOUSE_SEMANTIC_CACHE_DELTA"
-    if variable in environ or (isinstance(section, Mapping) and "delta" in section):
-        raise SettingsError(
-            f"{variable if variable in environ else 'semantic_cache.delta'}: there is no such setting any more, it "
-            "bounded wrong answers per look-up; remove it and set semantic_cache.max_wrong_hits, the highest share of "
-            "served answers that may be wrong, and semantic_cache.tenants likewise"
-        )
 
 
 def check_embedder(embedder: EmbedderSettings) -> None:

@@ -38,13 +38,14 @@ from gateway.config.pools import check_pools
 from gateway.config.ray import RaySettings
 from gateway.config.redis import RedisSettings as RedisSettings
 from gateway.config.redis import check_redis
+from gateway.config.removed import refuse_removed
 from gateway.config.response_cache import CacheSettings
 from gateway.config.routing import RouterSettings as RouterSettings
 from gateway.config.safety import SafetySettings, check_safety
 from gateway.config.scaling import ScalingSettings as ScalingSettings
 from gateway.config.semantic_cache import EmbedderSettings as EmbedderSettings
 from gateway.config.semantic_cache import SemanticCacheSettings as SemanticCacheSettings
-from gateway.config.semantic_cache import check_embedder, refuse_delta
+from gateway.config.semantic_cache import check_embedder
 from gateway.config.telemetry import LogSettings as LogSettings
 from gateway.config.telemetry import TelemetrySettings as TelemetrySettings
 from gateway.config.tiers import check_tiers
@@ -298,7 +299,7 @@ def load(
             raise SettingsError(f"{file}: not valid TOML: nested too deep") from None
     elif explicit:
         raise SettingsError(f"{file}: no such configuration file")
-    refuse_delta(raw, environ)
+    refuse_removed(raw, environ)
     apply_environment(raw, Settings, environ)
     if environ.get("REDIS_URL"):
         raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])

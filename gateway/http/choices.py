@@ -79,7 +79,6 @@ class Choices:
                             wake=news.set,
                             orphan_timeout=0,
                             idempotency_key=key if key is None or index == 0 else f"{key}#{index}",
-                            live=request.stream,
                         )
                         starting[index] = asyncio.create_task(start)
                 await asyncio.gather(*starting.values())

@@ -89,7 +89,7 @@ async def _response(gateway: Gateway, principal: Principal, body: Body) -> Respo
     asked, _ = parse_response_create(parameters(gateway, principal, body, ResponseCreate))
     # A batch's answers are in its file; stored, they would drive those of conversations out.
     asked = msgspec.structs.replace(asked, service_tier="flex", store=body.get("store") is True)
-    with await gateway.turns.start(asked, principal, orphan_timeout=0, live=False) as viewer:
+    with await gateway.turns.start(asked, principal, orphan_timeout=0) as viewer:
         response = await whole(viewer)
         check_end(viewer.turn.log.finished)
         return response

@@ -49,7 +49,7 @@ async def create(request: Request) -> Response:
     body = await read_parameters(request, principal, ResponseCreate)
     turn_request, stream = parse_response_create(body, from_headers(request.headers))
     key = request.headers.get("idempotency-key")
-    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
+    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key)
     if stream:
         return _stream(gateway, viewer, request)
     with viewer:
@@ -149,7 +149,7 @@ async def whole(viewer: Viewer) -> Response:
 
 
 async def _compacted(gateway: Gateway, principal: Principal, asked: TurnRequest) -> Response:
-    with await gateway.turns.start(asked, principal, orphan_timeout=0, live=False) as viewer:
+    with await gateway.turns.start(asked, principal, orphan_timeout=0) as viewer:
         await _ended(viewer)
     turn, tenant = viewer.turn, principal.tenant
     response = turn.view.response()

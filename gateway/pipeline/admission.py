@@ -110,8 +110,8 @@ class Admission:
             self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
 
     async def settle(self, progress: Progress, answered: Answered | None) -> LimitState:
-        """Charge what was used; return the limits of the turn's own reservation after it."""
-        return [await self._limiter.settle(*owed) for owed in progress.owed(answered)][-1]
+        """Charge what was used; return the limits after it."""
+        return await self._limiter.settle(progress.admitted.reservation, answered.charged if answered else Amounts())
 
     def _subjects(self, turn: Turn, model: str | None, adapter: ResolvedAdapter | None) -> tuple[LimitSubject, ...]:
         tenant = self._view.tenant(turn.principal.tenant)

@@ -7,15 +7,14 @@ import time
 from functools import partial
 from time import monotonic
 
-import msgspec
-
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Charge, Ledger
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.tracing import Tracing
 from gateway.pipeline.values import Answered, Progress
-from gateway.protocol.stream import EndReason, TokenUsage
+from gateway.protocol.stream import EndReason
+from gateway.records.quota import Amounts
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
 
@@ -79,7 +78,11 @@ class Metering:
         if not cached:
             metrics.answers.queued(answered.tier, streamed.queue_seconds)
             # Not the adapter: its name may tell whose it is, and there may be thousands.
-            self._computed(turn, answered.base_model, usage)
+            metrics.answers.tokens(
+                answered.base_model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
+            )
+            self._statistics.add(turn.principal.tenant, "prompt_tokens", usage.input_tokens)
+            self._statistics.add(turn.principal.tenant, "prefix_tokens_hit", usage.cached_tokens)
         logger.info(
             "turn ended",
             extra={
@@ -97,21 +100,6 @@ class Metering:
                 "seconds": round(monotonic() - began, 4),
             },
         )
-
-    def escalated(self, first: Answered) -> None:
-        """Record a first answer that is discarded for another one, as a ledger entry of its own."""
-        made = entry(first, "escalated")
-        made = msgspec.structs.replace(made, turn=f"{made.turn}:escalated")
-        self._ledger.close(made.turn, made)
-        self._computed(first.admitted.turn, first.base_model, first.streamed.usage)
-
-    def _computed(self, turn: Turn, model: str, usage: TokenUsage) -> None:
-        self._metrics.answers.tokens(
-            model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
-        )
-        tenant = turn.principal.tenant
-        self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
-        self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
 
 
 def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
@@ -149,8 +137,6 @@ def _if_lost(progress: Progress) -> LedgerEntry | None:
 
 def _charges(progress: Progress) -> list[Charge]:
     """Return what the limits of a running turn are to be charged for the case that its gateway dies now."""
-    return [
-        Charge(reservation.id, used, reservation.subjects)
-        for reservation, used in progress.owed(progress.cut_off())
-        if reservation.subjects
-    ]
+    reservation, answered = progress.admitted.reservation, progress.cut_off()
+    used = answered.charged if answered else Amounts()
+    return [Charge(reservation.id, used, reservation.subjects)] if reservation.subjects else []

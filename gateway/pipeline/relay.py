@@ -205,7 +205,6 @@ class _Answer:
                 shown = delta.logprobs if request.sampling.logprobs is not None else None
                 logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
                 sink.take(self._reader.read(delta.text, delta.token_ids, logprobs))
-                sink.computed(len(delta.token_ids), delta.logprobs)
                 if sink.blocked:
                     break
 

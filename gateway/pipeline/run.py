@@ -21,7 +21,6 @@ from gateway.pipeline.admission import Admission
 from gateway.pipeline.metering import Metering, outcome_of
 from gateway.pipeline.prompts import tokenise
 from gateway.pipeline.routing.choice import Routing
-from gateway.pipeline.routing.escalations import Escalations
 from gateway.pipeline.routing.refusals import NAMED_ADAPTERS
 from gateway.pipeline.routing.tiers import Tiers
 from gateway.pipeline.routing.waking import Waking
@@ -31,7 +30,7 @@ from gateway.pipeline.sources.engine import EngineAnswers
 from gateway.pipeline.sources.response_cache import StoredAnswers
 from gateway.pipeline.sources.semantic_cache import SemanticSource
 from gateway.pipeline.values import Admitted, Answered, Assigned, Prepared, Progress, Resolved, Source
-from gateway.protocol.stream import Finished, LimitState, TokenUsage
+from gateway.protocol.stream import Finished, LimitState
 from gateway.safety.guard import Guard
 from gateway.telemetry.logs import bind_task
 from gateway.telemetry.trace import Stage
@@ -68,10 +67,9 @@ class Pipeline:
             tiers.policy.digest,
             services.secret,
         )
-        escalations = Escalations(settings, engines, limiter, view, self._metering, metrics, tiers.typical)
         self._sources: list[Source] = [
             *([SemanticSource(services.similar, self._stored, settings)] if services.similar is not None else []),
-            EngineAnswers(settings, engines, self._routing, escalations, metrics, guard),
+            EngineAnswers(settings, engines, self._routing, metrics, guard),
         ]
         """Sources in the order in which they are asked after the exact cache."""
 
@@ -236,7 +234,7 @@ class Pipeline:
             self._metering.refuse(turn)
         else:
             turn.cost = answered.cost
-            self._tiers.answered(answered, progress.escalation)
+            self._tiers.answered(answered)
             self._metering.close(answered)
             self._admission.learn(answered)
         storing = self._stored.land(turn, answered)  # its round trip overlaps that of the settlement
@@ -256,6 +254,5 @@ class Pipeline:
             error = await turn.on_answered()
             reason = "error" if error else reason
         turn.trace.mark(Stage.STORE)
-        earlier = answered.earlier.streamed.usage if answered.earlier else TokenUsage()
-        turn.append(Finished(reason, answered.usage, error, turn.cost, earlier, streamed.stop))
+        turn.append(Finished(reason, streamed.usage, error, turn.cost, streamed.stop))
         return answered

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from engine.wire import TokenIdLogprob
 from gateway.errors import AnswerRedacted
 from gateway.protocol.stream import TurnEvent
 from gateway.safety.answer import AnswerFilter
@@ -33,10 +32,6 @@ class AnswerSink(ABC):
     @abstractmethod
     def take(self, events: Iterable[TurnEvent]) -> None:
         """Take the next events of the answer."""
-
-    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
-        """Note how many tokens the engine has computed for the events taken last, and their log-probabilities."""
-        return
 
     def finish(self) -> AnswerRedacted | None:
         """End the answer; returns an error if safety rules have changed it so that it is not what was asked for."""
@@ -89,9 +84,6 @@ class FilteredSink(AnswerSink):
 
     def begin(self) -> None:
         self._sink.begin()
-
-    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
-        self._sink.computed(tokens, logprobs)
 
     def take(self, events: Iterable[TurnEvent]) -> None:
         self._sink.take(self._filter.events(events))

@@ -7,7 +7,7 @@ while an answer is sought, so that a turn that is cut off can be charged for wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -25,18 +25,14 @@ from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt
-from gateway.protocol.stream import CacheOutcome, EndReason, TokenUsage
+from gateway.protocol.stream import CacheOutcome, EndReason
 from gateway.records.directory import Route
 from gateway.records.quota import Amounts
 from gateway.turns import Turn
-from router.cascade import Escalation
 from router.complexity import Complexity
 from router.features import Features
 from router.route import RouteDecision
 from router.tier import TierChoice
-
-if TYPE_CHECKING:
-    from gateway.pipeline.routing.escalations import Takeover
 
 
 class Assigned(Struct, frozen=True):
@@ -159,15 +155,13 @@ class Dispatched(Admitted, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True):
-    """A turn that has ended, and the model that answered. Figures leave out a discarded first answer unless noted."""
+    """A turn that has ended, and the model that answered."""
 
     admitted: Admitted
     streamed: Streamed
     tier: str
     model: str
     fallback: bool = False
-    earlier: Answered | None = None
-    """The first answer that this one has replaced; it is charged too."""
 
     @property
     def cache(self) -> CacheOutcome:
@@ -190,9 +184,7 @@ class Answered(Struct, frozen=True):
         if self.cache == "hit":
             return Amounts()
         usage = self.streamed.usage
-        return Amounts(
-            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=_up(self.picodollars) or 0
-        )
+        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=self.cost or 0)
 
     @property
     def picodollars(self) -> int | None:
@@ -204,16 +196,8 @@ class Answered(Struct, frozen=True):
 
     @property
     def cost(self) -> int | None:
-        """Micro-dollars for both answers, rounded up."""
-        parts = [answer.picodollars for answer in (self, self.earlier) if answer is not None]
-        priced = [part for part in parts if part is not None]
-        return _up(sum(priced)) if priced else None
-
-    @property
-    def usage(self) -> TokenUsage:
-        """Tokens of both answers."""
-        usage = self.streamed.usage
-        return usage + self.earlier.streamed.usage if self.earlier else usage
+        """Micro-dollars, rounded up."""
+        return None if self.picodollars is None else rounded_up(self.picodollars)
 
 
 class Progress:
@@ -222,10 +206,6 @@ class Progress:
     def __init__(self, admitted: Admitted) -> None:
         self.admitted = admitted
         """The newest value: `Dispatched` once an engine is chosen."""
-        self.escalation: Escalation | None = None
-        """Whether another answer was worth its cost, if the first one looked bad."""
-        self.takeover: Takeover | None = None
-        """The change to the next tier, once it has a reservation of its own."""
 
     def found(self, **changes: Any) -> None:
         """Replace fields of `CacheFindings` by what a cache has found."""
@@ -234,26 +214,13 @@ class Progress:
 
     def cut_off(self, failure: BaseException | None = None, reason: EndReason = "error") -> Answered | None:
         """Return the turn's end if it stopped now, or failed; None if nobody was shown anything yet."""
-        turn, takeover = self.admitted.turn, self.takeover
+        turn = self.admitted.turn
         routed = turn.log.routed
         if routed is None:
             return None
         error = failure if isinstance(failure, ApiError) else None
-        usage = takeover.first.streamed.usage if takeover is not None and takeover.waiting else turn.delivered()
-        streamed = Streamed(reason=reason, usage=usage, error=error)
-        earlier = takeover.replaced if takeover is not None else None
-        return Answered(self.admitted, streamed, routed.tier, routed.model, earlier=earlier)
-
-    def owed(self, answered: Answered | None) -> list[tuple[Reservation, Amounts]]:
-        """Return what the turn's limits are charged for each reservation, of which its own is the last; what the next
-        tier has used counts against its own model's limits."""
-        used = answered.charged if answered else Amounts()
-        found: list[tuple[Reservation, Amounts]] = []
-        if self.takeover is not None:
-            earlier = answered.earlier if answered else None
-            found.append((self.takeover.reservation, used if earlier else Amounts()))
-            used = earlier.charged if earlier else used
-        return [*found, (self.admitted.reservation, used)]
+        streamed = Streamed(reason=reason, usage=turn.delivered(), error=error)
+        return Answered(self.admitted, streamed, routed.tier, routed.model)
 
 
 class Source(Protocol):
@@ -266,8 +233,3 @@ class Source(Protocol):
             ApiError: no source can answer.
         """
         ...
-
-
-def _up(picodollars: int | None) -> int | None:
-    """Return micro-dollars, rounded up."""
-    return None if picodollars is None else rounded_up(picodollars)

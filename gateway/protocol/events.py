@@ -20,7 +20,6 @@ from gateway.protocol.output_format import TEXT
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import (
     ArgumentsDelta,
-    Earlier,
     Finished,
     LimitState,
     Routed,
@@ -208,7 +207,6 @@ class ResponseView:
                         for name, score in routed.scores.items()
                     },
                     **({"scores_left_out": routed.scores_left_out} if routed.scores_left_out else {}),
-                    **({"earlier": _earlier(routed.earlier)} if routed.earlier else {}),
                 }
             case LimitState() as state:
                 tokens = state.tokens
@@ -338,16 +336,6 @@ def _usage(usage: TokenUsage) -> Event:
 def _option(option: TierOption) -> Event:
     shown = msgspec.structs.asdict(option)
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in shown.items()}
-
-
-def _earlier(earlier: Earlier) -> Event:
-    return {
-        "tier": earlier.tier,
-        "model": earlier.model,
-        "signal": earlier.signal,
-        "input_tokens": earlier.usage.input_tokens,
-        "output_tokens": earlier.usage.output_tokens,
-    }
 
 
 def _response_error(error: ApiError) -> Event:

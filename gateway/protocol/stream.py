@@ -47,23 +47,6 @@ class TokenUsage(Struct, frozen=True):
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, other: TokenUsage) -> TokenUsage:
-        return TokenUsage(
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-        )
-
-
-class Earlier(Struct, frozen=True):
-    """An answer that was given up for another one of the next tier, before anybody saw it."""
-
-    tier: str
-    model: str
-    signal: str
-    """Sign that the answer was bad: see `router.cascade.CascadeSignal`."""
-    usage: TokenUsage
-
 
 class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """The route of a turn: where it runs and why."""
@@ -92,8 +75,6 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Scores of the replicas among which this one was chosen, if there were several; of many, the first few."""
     scores_left_out: int = 0
     """Number of the others."""
-    earlier: Earlier | None = None
-    """The answer that this one takes the place of."""
     base_model: str | None = None
     """Public name of the model that `model` is an adapter of; None if it is no adapter."""
     defaults: SamplingDefaults = SamplingDefaults()
@@ -189,8 +170,6 @@ class Finished(Struct, frozen=True, tag=True):
     """Error, with the reason "error"."""
     cost: int | None = None
     """Cost in micro-dollars, rounded up; None if the model has no price."""
-    earlier: TokenUsage = TokenUsage()
-    """Part of `usage` that went into an answer which was given up."""
     stop: str | None = None
     """The stop string that ended the answer, if one did."""
 

@@ -96,11 +96,6 @@ class Turn:
         return len(self._viewers)
 
     @property
-    def live(self) -> bool:
-        """Whether any viewer reads along, instead of waiting for the end."""
-        return any(viewer.live for viewer in self._viewers)
-
-    @property
     def finished(self) -> bool:
         return self.state is TurnState.FINISHED
 
@@ -169,9 +164,9 @@ class Turn:
         if stop is not None and self.cancelled:
             stop()
 
-    def watch(self, after: int = -1, wake: Callable[[], None] | None = None, *, live: bool = True) -> Viewer:
+    def watch(self, after: int = -1, wake: Callable[[], None] | None = None) -> Viewer:
         """Return a viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
-        return Viewer(self, after, wake, live=live)
+        return Viewer(self, after, wake)
 
     def resume(self, number: int, wake: Callable[[], None] | None = None, *, extensions: bool) -> Viewer:
         """Return a viewer that has seen everything up to the event that `ResponseView.event` has given this number."""
@@ -220,10 +215,8 @@ class Turn:
 class Viewer:
     """A cursor into a turn's log. The turn runs on for a while after its last viewer was closed."""
 
-    def __init__(self, turn: Turn, after: int, wake: Callable[[], None] | None = None, *, live: bool = True) -> None:
-        """Args: live: it reads along; False: it only waits for the end."""
+    def __init__(self, turn: Turn, after: int, wake: Callable[[], None] | None = None) -> None:
         self.turn = turn
-        self.live = live
         self.cursor = after
         """Number of the last entry read."""
         self._ahead = 0

@@ -129,7 +129,6 @@ class Turns:
         orphan_timeout: float | None = None,
         own: Mapping[str, Turn] | None = None,
         idempotency_key: str | None = None,
-        live: bool = True,
     ) -> Viewer:
         """Start a turn and watch it from its first entry. Returns once it has been admitted and routed; one in
         the background a second later at most: if it is refused after that, it fails.
@@ -139,14 +138,13 @@ class Turns:
             orphan_timeout: seconds the turn runs on without a viewer, instead of the configured ones.
             own: turns of the caller's connection, which it may continue even if they are not stored.
             idempotency_key: the same key and request of the same caller give the same turn.
-            live: see `Viewer`.
 
         Raises:
             ApiError: the turn was refused: unknown model or previous response, too long, over a limit, no engine, ...
         """
         if idempotency_key is None or self._creations is None:
             id = self.ids.new(principal.tenant)
-            return await self._start(id, request, principal, wake, orphan_timeout, own or {}, live)
+            return await self._start(id, request, principal, wake, orphan_timeout, own or {})
         claim = self._creations.claim(principal, idempotency_key, request)
         while True:
             id = self.ids.new(principal.tenant)
@@ -154,13 +152,13 @@ class Turns:
                 existing = await self._creations.take(claim, id)
                 if existing is None:
                     try:
-                        return await self._start(id, request, principal, wake, None, own or {}, live)
+                        return await self._start(id, request, principal, wake, None, own or {})
                     except ApiError:
                         await self._creations.release(claim, id)
                         raise
             turn = await self._find(existing, principal)
             if turn is not None:
-                return await _admitted(turn.watch(wake=wake, live=live))
+                return await _admitted(turn.watch(wake=wake))
             await self._creations.release(claim, existing)
 
     async def count(self, request: TurnRequest, principal: Principal) -> dict[str, list[int]]:
@@ -271,7 +269,6 @@ class Turns:
         wake: Callable[[], None] | None,
         orphan_timeout: float | None,
         own: Mapping[str, Turn],
-        live: bool,
     ) -> Viewer:
         self._check_draining()
         request, history = await self.context.complete(request, principal.tenant, partial(self._seen, principal, own))
@@ -285,7 +282,7 @@ class Turns:
         if id in self._begun:
             self._begun[id].set()
         self._tasks.begin(self._run(turn))
-        return await _admitted(turn.watch(wake=wake, live=live))
+        return await _admitted(turn.watch(wake=wake))
 
     @contextlib.contextmanager
     def _coming(self, id: str) -> Iterator[None]:

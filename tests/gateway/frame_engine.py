@@ -55,8 +55,6 @@ class FrameEngine:
         """Answers in place of the token: the tokens of each step. The end waits while the gate is closed."""
         self.pace: Callable[[], Awaitable[None]] | None = None
         """Awaited after each step of a script."""
-        self.logprob = -0.1
-        """Log-probability of every token of a script, where requests ask for it."""
         self.revision = "revision"
         """Revision of the model that it says it serves."""
         self._path = path
@@ -127,7 +125,7 @@ class FrameEngine:
         with contextlib.suppress(ConnectionClosed):
             for index, tokens in enumerate(steps):
                 first = index == 0
-                likely = [TokenIdLogprob(token, self.logprob) for token in tokens]
+                likely = [TokenIdLogprob(token, -0.1) for token in tokens]
                 asked = likely if request.sampling.logprobs is not None else None
                 output = Output(request.id, tokens, logprobs=asked, usage=usage if first else None)
                 await connection.send(encode(Step([output], self.load)))

@@ -77,7 +77,6 @@ class DecisionState(Struct, frozen=True, kw_only=True):
     outcome: str
     input_tokens: int
     output_tokens: int
-    escalated: Annotated[bool, Meta(description="Whether a first answer was given up for one of the next tier.")]
     reproducible: Annotated[bool, Meta(description="Whether the logged values lead to the same decision again.")]
     otherwise: Annotated[str | None, Meta(description="Tier that `quality` would have chosen, if that was given.")]
 
@@ -191,7 +190,6 @@ def decision_state(logged: LoggedDecision, otherwise: AtQuality | None = None) -
         outcome=logged.outcome,
         input_tokens=logged.input_tokens,
         output_tokens=logged.output_tokens,
-        escalated=logged.earlier_input_tokens > 0,
         reproducible=logged.reproducible,
         otherwise=otherwise(choice) if otherwise else None,
     )

@@ -85,7 +85,6 @@ class TurnDetails(Struct, frozen=True):
     """One turn with its decision and feedback."""
 
     turn: LedgerTurn
-    earlier: Annotated[LedgerTurn | None, Meta(description="A first answer that was given up for this one.")]
     decision: Annotated[
         DecisionState | None, Meta(description="Null if the request named its model, or the log has it no more.")
     ]
@@ -117,13 +116,12 @@ async def show_turn(call: Call, path: TurnPath) -> Answer[TurnDetails]:
     id, redis = response_id(path.turn), call.gateway.redis
     for tenant in await tenants(redis, None if call.principal.operator else call.principal.tenant):
         began = call.gateway.turns.ids.issued(id, tenant)
-        entries = [] if began is None else await recent.find(redis, tenant, id, began)
-        if began is not None and entries and entries[-1].turn == id:
+        entry = None if began is None else await recent.find(redis, tenant, id, began)
+        if began is not None and entry is not None:
             decision, feedback = await decisions.find(redis, tenant, id, began)
             return Answer(
                 TurnDetails(
-                    turn=_state(entries[-1]),
-                    earlier=_state(entries[0]) if len(entries) > 1 else None,
+                    turn=_state(entry),
                     decision=None if decision is None else decision_state(decision),
                     feedback=feedback,
                 )

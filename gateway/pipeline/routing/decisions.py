@@ -19,8 +19,6 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from router.cascade import Escalation
-from router.cascade import again as again_escalated
 from router.off_policy import JudgedAnswer
 from router.refit import Preference
 from router.tier import TIERS, TierChoice, ValueSource, again
@@ -57,17 +55,11 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int
     outcome: str
     """How the turn ended."""
-    escalation: Escalation | None = None
-    """Whether another answer was worth its cost, where the first one looked bad; `tier` says whether there was one."""
-    earlier_input_tokens: int = 0
-    """Input tokens of a discarded first answer, which `input_tokens` leaves out."""
-    earlier_output_tokens: int = 0
 
     @property
     def reproducible(self) -> bool:
         """Whether the logged values lead to the same decision again."""
-        escalated = self.escalation is None or again_escalated(self.escalation) == self.escalation
-        return escalated and again(self.choice) == self.choice
+        return again(self.choice) == self.choice
 
 
 Signal = Literal["up", "down", "withdrawn", "preferred", "regenerate", "edit"]

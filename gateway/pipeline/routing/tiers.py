@@ -26,12 +26,10 @@ from gateway.pipeline.routing.calibration import calibration, rates
 from gateway.pipeline.routing.decisions import DecisionLog, LoggedDecision
 from gateway.pipeline.values import Answered, Assessment, Dispatched, Embedding, Prepared
 from gateway.protocol.requests import Message
-from gateway.protocol.stream import TokenUsage
 from gateway.turns import Turn
 from router import expense, mixture
 from router.budget import Budget, charge
 from router.canonical import canonical
-from router.cascade import Escalation
 from router.complexity import Complexity
 from router.expense import AnswerLengths, ExpectedCosts, Three
 from router.features import Features
@@ -107,13 +105,9 @@ class Tiers:
         self._rates, self._costs = rates(settings)
         self._mixed = self._prices = mixture.prices(self._costs, NEVER)
         self._expected: ExpectedCosts | None = None
-        self.typical = mixture.values(self._costs)
-        """Each tier's share of good answers, averaged over all questions; assumed where nothing is learnt."""
         if self._model is not None:
             self._expected = ExpectedCosts.learnt(self._rates, self._model)
             self._prices = _prices(self._model, self._costs, self._expected, _SAMPLE)
-            small, medium, large = self._model.calibration.mean(axis=0).tolist()
-            self.typical = small, medium, large
         share, cheapest = router.budget, self._costs[0]
         if share is not None and share not in memory.budgets:
             knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
@@ -127,9 +121,6 @@ class Tiers:
             delay_price=router.queue_price,
             model=self._model.version if self._model else "",
             by_complexity=router.by_complexity,
-            escalate=router.escalate,
-            escalate_hold=router.escalate_hold,
-            escalate_logprob=router.escalate_logprob,
         )
 
     async def assess(
@@ -233,7 +224,7 @@ class Tiers:
         """Return the tier that a position of the knob would have chosen."""
         return at_price(choice, self._alike(self.price(quality), choice.outlook.source))
 
-    def answered(self, answered: Answered, escalation: Escalation | None) -> None:
+    def answered(self, answered: Answered) -> None:
         """Account for the tier that answered a request that left it open: budget, memory and log."""
         self._memory.share = self._router.budget
         asked, turn = answered.admitted, answered.admitted.turn
@@ -248,7 +239,7 @@ class Tiers:
             lot, tokens = asked.assessment.choice.outlook.lot, answered.streamed.usage.total_tokens
             self._memory.remember(conversation, Used(answered.tier, turn.id, until, lot, tokens))
         if self._router.log_entries and self._memory.decisions is not None:
-            logged = _logged(answered, asked.assessment, asked.assessment.choice, escalation, self.policy.model)
+            logged = _logged(answered, asked.assessment, asked.assessment.choice, self.policy.model)
             self._memory.decisions.add(turn.principal.tenant, logged, keep=self._router.log_entries)
 
     def _charge(self, answered: Answered) -> None:
@@ -256,11 +247,6 @@ class Tiers:
         tier, usage = TIERS.index(answered.tier), answered.streamed.usage
         if (share := self._router.budget) is not None:
             spent = self._rates[tier].cost(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-            if (first := answered.earlier) is not None:
-                # The dearest tier would have answered once.
-                given = first.streamed.usage
-                rate = self._rates[TIERS.index(first.tier)]
-                spent += rate.cost(given.input_tokens, given.cached_tokens, given.output_tokens)
             output = usage.output_tokens * self._memory.lengths.ratio(tier)
             dearest = self._rates[-1].cost(usage.input_tokens, usage.cached_tokens, output)
             self._memory.budgets[share] = charge(self._memory.budgets[share], spent, dearest)
@@ -311,10 +297,8 @@ class Tiers:
         return vector
 
 
-def _logged(
-    answered: Answered, assessment: Assessment, choice: TierChoice, escalation: Escalation | None, model: str
-) -> LoggedDecision:
-    usage, earlier = answered.streamed.usage, answered.earlier.streamed.usage if answered.earlier else TokenUsage()
+def _logged(answered: Answered, assessment: Assessment, choice: TierChoice, model: str) -> LoggedDecision:
+    usage = answered.streamed.usage
     return LoggedDecision(
         response=answered.admitted.turn.id,
         at=int(time.time() * 1000),
@@ -325,9 +309,6 @@ def _logged(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         outcome=answered.streamed.reason,
-        escalation=escalation,
-        earlier_input_tokens=earlier.input_tokens,
-        earlier_output_tokens=earlier.output_tokens,
     )
 
 

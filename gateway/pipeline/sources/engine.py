@@ -1,5 +1,4 @@
-"""Answers from engines: asks the chosen one, then others until one gives a token, and the next tier if the answer looks
-bad before anybody has seen it."""
+"""Answers from engines: asks the chosen one, then others until one gives a token."""
 
 from __future__ import annotations
 
@@ -7,23 +6,19 @@ from functools import partial
 
 import msgspec
 
-from engine.wire import SamplingParams
 from gateway.config.settings import Settings
 from gateway.engines.engine import Engine
 from gateway.engines.placement import NO_BLOCKS
 from gateway.engines.pools import Engines
-from gateway.errors import ApiError
 from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
-from gateway.pipeline.routing.escalations import Escalations, Takeover
-from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.routing.waking import WaitCancelled
 from gateway.pipeline.sink import FilteredSink, TurnSink
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
 from gateway.pipeline.values import Answered, Dispatched, Progress
 from gateway.protocol.requests import TurnRequest
-from gateway.protocol.stream import Earlier, Routed, TokenUsage
+from gateway.protocol.stream import Routed, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
@@ -39,11 +34,9 @@ class EngineAnswers:
         settings: Settings,
         engines: Engines,
         routing: Routing,
-        escalations: Escalations,
         metrics: Metrics,
         guard: Guard,
     ) -> None:
-        self._escalations = escalations
         self._settings = settings
         self._engines = engines
         self._routing = routing
@@ -58,47 +51,15 @@ class EngineAnswers:
             cancelled = progress.cut_off(reason="cancelled")
             assert cancelled is not None  # that it waits was shown
             return cancelled
-        first = self._escalations.begin(dispatched)
-        if first is None:
-            return await self._answer_once(dispatched)
-        answered = await self._ask(dispatched, first.held)
-        following = self._escalations.judge(progress, first, answered)
-        larger = await self._escalate(progress, answered, following) if following else None
-        if larger is None:
-            first.held.release()
-        return larger or answered
-
-    async def _answer_once(self, dispatched: Dispatched) -> Answered:
-        """Give the only answer; it may continue what was shown of another turn's answer before that one failed."""
         turn = dispatched.turn
         if not turn.log.items:
             return await self._ask(dispatched, TurnSink(turn))
+        # It goes on with what was shown of another turn's answer before that one failed.
         repetition = Repetition(turn.log.text, turn.append)
         answered = await self._ask(dispatched, TurnSink(turn, repetition.append))
         if not repetition.whole and answered.streamed.reason in ("stop", "length", "content_filter"):
             return msgspec.structs.replace(answered, streamed=diverged(turn))
         return answered
-
-    async def _escalate(self, progress: Progress, first: Answered, following: Dispatched) -> Answered | None:
-        """Give a second answer; None if there is none, so that the first one stays the answer."""
-        output = self._output_limit(following, self._engines[following.decision.replica])
-        following.turn.trace.mark(Stage.ENGINE)
-        takeover = await self._escalations.take_over(progress, first, following, output)
-        if takeover is None:
-            return None
-        try:
-            answered: Answered | None = await self._ask(following, takeover)
-        except ApiError:
-            if takeover.done:
-                raise
-            answered = None
-        if answered is not None and answered.streamed.error is None:
-            takeover.complete()
-        self._escalations.ended(progress, takeover)
-        if answered is not None and takeover.done:
-            return msgspec.structs.replace(answered, earlier=takeover.replaced)
-        takeover.undo()
-        return None
 
     async def _ask(self, dispatched: Dispatched, sink: TurnSink) -> Answered:
         """Stream from the engine of a decision, or from the next one while none has given a token."""
@@ -110,10 +71,7 @@ class EngineAnswers:
             engine = self._engines[replica]
             # Another replica of the pool that the router chose is as good as the first one.
             fallback = decision.why is RouteReason.FALLBACK or engine.pool.name != decision.model
-            earlier = sink.earlier if isinstance(sink, Takeover) else None
-            sink.announce = partial(self._announce, dispatched, decision, engine, earlier, fallback=fallback)
-            if isinstance(sink, HeldAnswer) and fallback:
-                sink.release()
+            sink.announce = partial(self._announce, dispatched, decision, engine, fallback=fallback)
             known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
             limit = self._output_limit(dispatched, engine)
             computed = len(prompts[engine.pool.name]) - known
@@ -121,7 +79,9 @@ class EngineAnswers:
                 turn=turn,
                 engine=engine,
                 prompt=prompts[engine.pool.name],
-                sampling=self._sampling(dispatched, engine, limit, held=isinstance(sink, HeldAnswer)),
+                sampling=turn.request.sampling.resolve(
+                    engine.pool.text.defaults, max_tokens=limit, seed=dispatched.seed
+                ),
                 flight=engine.carrying(computed, engine.pool.answer_length.predict(limit), blocks),
                 share=dispatched.share,
                 adapter=dispatched.adapter.version if dispatched.adapter else None,
@@ -146,15 +106,7 @@ class EngineAnswers:
             )
         return Answered(dispatched, streamed, engine.pool.tier, dispatched.model(engine), fallback)
 
-    def _announce(
-        self,
-        dispatched: Dispatched,
-        decision: RouteDecision,
-        engine: Engine,
-        earlier: Earlier | None,
-        *,
-        fallback: bool,
-    ) -> None:
+    def _announce(self, dispatched: Dispatched, decision: RouteDecision, engine: Engine, *, fallback: bool) -> None:
         turn, cache = dispatched.turn, dispatched.cache
         reason = str(RouteReason.FALLBACK if fallback else decision.why)
         self._metrics.turns.routed(engine.pool.tier, engine.pool.name, reason)
@@ -178,18 +130,10 @@ class EngineAnswers:
                 service_tier=dispatched.share.tier,
                 scores=decision.scores,
                 scores_left_out=decision.scores_left_out,
-                earlier=earlier,
                 base_model=dispatched.adapter.model if dispatched.adapter else None,
                 defaults=engine.pool.text.defaults,
             )
         )
-
-    def _sampling(self, dispatched: Dispatched, engine: Engine, limit: int, *, held: bool) -> SamplingParams:
-        defaults, asked = engine.pool.text.defaults, dispatched.turn.request.sampling
-        sampling = asked.resolve(defaults, max_tokens=limit, seed=dispatched.seed)
-        if held and self._escalations.scores and sampling.logprobs is None:
-            sampling = msgspec.structs.replace(sampling, logprobs=0)
-        return sampling
 
     def _output_limit(self, dispatched: Dispatched, engine: Engine) -> int:
         room = engine.context - len(dispatched.prompts[engine.pool.name])

@@ -118,7 +118,7 @@ class Flights:
         leader.admitted.add_done_callback(wake)  # viewers are not told of a refusal
         turn.on_cancel(wake)
         try:
-            with leader.watch(wake=wake, live=turn.live) as viewer:
+            with leader.watch(wake=wake) as viewer:
                 return await _Following(turn, viewer, announce, append).run(news, patience)
         finally:
             turn.on_cancel(None)
@@ -168,7 +168,7 @@ class _Following:
             case Routed():
                 if event.reason == "fallback":
                     return TakeOver.ALONE
-                if self._routed is None or event.earlier is not None:
+                if self._routed is None:
                     self._routed = event
                     self._turn.delivered = self._usage
                     self._announce(event)
@@ -180,8 +180,8 @@ class _Following:
             case Finished(reason="content_filter"):
                 return TakeOver.ALONE
             case Finished():
-                prompt = event.usage.input_tokens - event.earlier.input_tokens
-                usage = TokenUsage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
+                prompt = event.usage.input_tokens
+                usage = TokenUsage(prompt, prompt, event.usage.output_tokens)
                 return self._streamed(event.reason, usage, event.stop) if event.reason in SHARED else TakeOver.AGAIN
             case _:
                 pass

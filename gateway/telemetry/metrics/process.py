@@ -17,7 +17,7 @@ from gateway.telemetry.metrics.engines import EngineMetrics
 from gateway.telemetry.metrics.limits import LimitMetrics
 from gateway.telemetry.metrics.redis import RedisMetrics
 from gateway.telemetry.metrics.registry import MetricRegistry
-from gateway.telemetry.metrics.routing import BudgetMetrics, EscalationMetrics, PlacementMetrics, TrialMetrics
+from gateway.telemetry.metrics.routing import BudgetMetrics, PlacementMetrics, TrialMetrics
 from gateway.telemetry.metrics.semantic import SemanticMetrics
 from gateway.telemetry.metrics.turns import TurnMetrics
 
@@ -78,7 +78,6 @@ class Metrics:
         self.configuration = ConfigurationMetrics(registry)
         self.background = BackgroundMetrics(registry)
         self.placements = PlacementMetrics(registry)
-        self.escalations = EscalationMetrics(registry)
         self.engines = EngineMetrics(registry)
         self.budgets = BudgetMetrics(registry)
         self.trials = TrialMetrics(registry)

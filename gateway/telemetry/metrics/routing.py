@@ -1,11 +1,10 @@
-"""Metrics of routing: replicas, answers that looked bad, models on trial, and the budget of `auto`."""
+"""Metrics of routing: replicas, models on trial, and the budget of `auto`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gateway.telemetry.metrics.registry import MetricRegistry
-from router.cascade import Escalation
 
 
 class PlacementMetrics:
@@ -37,23 +36,6 @@ class PlacementMetrics:
     def index(self, tier: str, blocks: int) -> None:
         """Set how many blocks the prefix index of a tier has; called when the page is read."""
         self._blocks(tier).set(blocks)
-
-
-class EscalationMetrics:
-    """Counts answers that looked bad; none while `router.escalate` is off."""
-
-    def __init__(self, registry: MetricRegistry) -> None:
-        self._looked = registry.counter(
-            "roundhouse_escalations",
-            "Answers for `auto` that looked bad, by the tier that gave them, what looked bad (empty, schema, refusal, "
-            "doubt) and what followed (escalated: the next tier has answered; not_worth_it; limited: no room in the "
-            "limits; unavailable: the next tier gave nothing).",
-            "tier signal followed",
-        )
-
-    def looked(self, made: Escalation, followed: str) -> None:
-        """Count an answer that looked bad."""
-        self._looked(made.tier, str(made.signal), followed).inc()
 
 
 class TrialMetrics:

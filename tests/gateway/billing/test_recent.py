@@ -114,14 +114,14 @@ def test_a_time_that_cannot_be_listed_is_refused(since: datetime, message: str) 
         TurnQuery(since=since, until=QUERY.until)
 
 
-async def test_a_turn_is_found_with_the_answer_that_it_replaced(redis_url: str) -> None:
+async def test_a_turn_is_found_by_its_id(redis_url: str) -> None:
     """From the second at which it began; also on the day after."""
     now = datetime.now(UTC).replace(microsecond=0)
     at = int(now.timestamp() * 1000)
     async with client(redis_url) as redis:
-        first, own = entry(1, at=at, turn="resp_1:escalated", outcome="escalated"), entry(1, at=at + 24 * HOUR)
-        await fill(redis, [entry(number, at=at) for number in range(2, 700)] + [first, own])
-        assert await find(redis, "acme", "resp_1", int(now.timestamp())) == [first, own]
-        assert await find(redis, "acme", "resp_5", int(now.timestamp())) == [entry(5, at=at)]
-        assert await find(redis, "acme", "resp_9999", int(now.timestamp())) == []
-        assert await find(redis, "umbrella", "resp_5", int(now.timestamp())) == []
+        later = entry(1, at=at + 24 * HOUR)
+        await fill(redis, [*(entry(number, at=at) for number in range(2, 700)), later])
+        assert await find(redis, "acme", "resp_1", int(now.timestamp())) == later
+        assert await find(redis, "acme", "resp_5", int(now.timestamp())) == entry(5, at=at)
+        assert await find(redis, "acme", "resp_9999", int(now.timestamp())) is None
+        assert await find(redis, "umbrella", "resp_5", int(now.timestamp())) is None

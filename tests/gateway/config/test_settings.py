@@ -26,12 +26,24 @@ def test_without_anything_the_embedded_default_applies(tmp_path: Path, monkeypat
     assert [pool.tier for pool in settings.pools] == ["small", "medium", "large"]
 
 
-@pytest.mark.parametrize("environ", [{}, {"ROUNDHOUSE_SEMANTIC_CACHE_DELTA": "0.01"}])
-def test_a_bound_on_wrong_look_ups_is_refused_with_its_successor(tmp_path: Path, environ: dict[str, str]) -> None:
-    """The same value would promise something else now."""
-    file = write(tmp_path, "" if environ else "[semantic_cache]\ndelta = 0.01\n")
-    with pytest.raises(SettingsError, match=r"set semantic_cache\.max_wrong_hits"):
-        load(file, environ=environ)
+@pytest.mark.parametrize(
+    ("section", "field", "value", "instead"),
+    [
+        ("semantic_cache", "delta", "0.01", "set semantic_cache.max_wrong_hits"),
+        ("router", "escalate", "true", "turn router.quality up"),
+        ("router", "escalate_hold", "5", "turn router.quality up"),
+        ("router", "escalate_logprob", "-1.5", "turn router.quality up"),
+    ],
+)
+def test_a_setting_that_is_gone_is_refused_with_what_to_do(
+    tmp_path: Path, section: str, field: str, value: str, instead: str
+) -> None:
+    """In the file and in the environment."""
+    variable = f"ROUNDHOUSE_{section}_{field}".upper()
+    with pytest.raises(SettingsError, match=f"{section}.{field}: there is no such setting any more.*{instead}"):
+        load(write(tmp_path, f"[{section}]\n{field} = {value}\n"), environ={})
+    with pytest.raises(SettingsError, match=f"{variable}: there is no such setting any more.*{instead}"):
+        load(write(tmp_path, ""), environ={variable: value})
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:

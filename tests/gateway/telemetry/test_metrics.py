@@ -14,7 +14,6 @@ from engine.wire import Load
 from gateway.telemetry.metrics.process import Metrics, content_type
 from gateway.telemetry.metrics.registry import MAX_SERIES
 from gateway.telemetry.trace import Stage, TurnTrace
-from router.cascade import CascadeSignal, decide
 from router.health import Circuit
 
 LOAD = Load(
@@ -198,8 +197,6 @@ def exercised() -> Metrics:
     metrics.semantic.embedder("m", up=True)
     metrics.placements.answered("small", "prefix", prompt=9, expected=5, found=5)
     metrics.placements.index("small", 7)
-    made = decide(CascadeSignal.EMPTY, ("small", "medium"), (0.2, 0.3), price=0.1, cost=0.2)
-    metrics.escalations.looked(made, "escalated")
     trace = TurnTrace({})
     for stage in Stage:
         trace.mark(stage)

@@ -282,8 +282,6 @@ export interface DecisionState {
   outcome: string;
   input_tokens: number;
   output_tokens: number;
-  /** Whether a first answer was given up for one of the next tier. */
-  escalated: boolean;
   /** Whether the logged values lead to the same decision again. */
   reproducible: boolean;
   /** Tier that `quality` would have chosen, if that was given. */
@@ -392,7 +390,7 @@ export interface LedgerTurn {
   model: string;
   adapter: string | null;
   tier: string;
-  outcome: "blocked" | "cancelled" | "completed" | "escalated" | "failed" | "incomplete" | "lost" | "refused";
+  outcome: "blocked" | "cancelled" | "completed" | "failed" | "incomplete" | "lost" | "refused";
   cache: "bypass" | "hit" | "miss";
   cache_reason: string;
   input_tokens: number;
@@ -1133,8 +1131,6 @@ export interface TrialState {
 /** One turn with its decision and feedback. */
 export interface TurnDetails {
   turn: LedgerTurn;
-  /** A first answer that was given up for this one. */
-  earlier: LedgerTurn | null;
   /** Null if the request named its model, or the log has it no more. */
   decision: DecisionState | null;
   feedback: Feedback[];

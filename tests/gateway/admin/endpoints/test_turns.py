@@ -69,7 +69,6 @@ async def test_a_turn_is_shown_with_its_decision_and_feedback(administer: Admini
         assert shown["turn"]["turn"] == shown["decision"]["response"] == id
         assert shown["decision"]["reasons"] and shown["decision"]["reproducible"] is True
         assert [each["signal"] for each in shown["feedback"]] == ["up"]
-        assert shown["earlier"] is None
         assert (await api.operator.get(f"/turns/{id}")).json() == shown
         problem(await api.other.get(f"/turns/{id}"), 404, "not_found")
         problem(await api.operator.get(f"/turns/resp_{'0' * 48}"), 404, "not_found")

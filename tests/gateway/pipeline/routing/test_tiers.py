@@ -188,7 +188,7 @@ async def test_without_the_medium_tier_there_are_two(serve: Serve, engine: Engin
         assert [(await routed(served, text)).tier for text in ("hello", HARD)] == ["small", "large"]
 
 
-def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -> None:
+def test_predictions_and_prices_are_those_of_the_configured_model(tmp_path: Path) -> None:
     """One that was refitted to opinions that find the small tier bad."""
     learnt, file = learnt_from(tmp_path, ("a", "", "b")), tmp_path / "router.safetensors"
     file.write_bytes(refit(read_model(learnt), [Opinion("small", 0.9, 1.0, False)] * 50))
@@ -197,6 +197,10 @@ def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -
         Tiers(Settings(pools=list(pools), router=RouterSettings(model=path)), TierMemory(), None)
         for path in (learnt, str(file))
     )
-    assert after.typical[0] < 0.9 * before.typical[0]
-    assert after.typical[2] == pytest.approx(before.typical[2], abs=0.01)
+    seen = extract([features.PromptMessage("user", EXAM)])
+    old, new = before.predict(seen), after.predict(seen)
+    assert old is not None and old.probabilities is not None and new is not None and new.probabilities is not None
+    assert new.probabilities[0] < 0.95 * old.probabilities[0]
+    assert new.probabilities[2] == pytest.approx(old.probabilities[2], abs=0.01)
+    assert after.price(50) != before.price(50)
     assert after.policy.model != before.policy.model

@@ -9,7 +9,7 @@ import { useRead, useSession } from "../session.js";
 
 const anyOf = (/** @type {string[]} */ names) => [["", "Any"], ...names.map((name) => [name, name])];
 const TIERS = anyOf(["small", "medium", "large"]);
-const OUTCOMES = anyOf(["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "escalated", "lost"]);
+const OUTCOMES = anyOf(["completed", "incomplete", "blocked", "cancelled", "failed", "refused", "lost"]);
 const CACHE = anyOf(["hit", "miss", "bypass"]);
 const FIELDS = [
   { name: "from", label: "First day (UTC)", type: "date" },
@@ -63,9 +63,8 @@ export function Turn({ parts: [, id] }) {
     <${Heading}>Turn</${Heading}>
     <p class="note"><code>${id}</code></p>
     <${Loaded} of=${read}>
-      ${(/** @type {import("../admin-api.d.ts").TurnDetails} */ { turn, earlier, decision, feedback }) => html`
+      ${(/** @type {import("../admin-api.d.ts").TurnDetails} */ { turn, decision, feedback }) => html`
         <${Facts} turn=${turn} />
-        ${earlier && html`<h2>Discarded first answer</h2><p>Another tier was asked after it.</p><${Facts} turn=${earlier} />`}
         <${Decision} decision=${decision} />
         <h2>Feedback</h2>
         <${Table}
