@@ -109,6 +109,7 @@ class EngineClient:
         self._idle.set()
         self._link: Link | None = None
         self._protocol = 0
+        self.lingered = 0
         self.tells_blocks = False
         """Whether the engine can tell which prefix blocks it holds; known once it is connected."""
         self._on_blocks: Callable[[Blocks], None] | None = None

@@ -56,6 +56,10 @@ class Upstream(Protocol):
         """Whether it is going away and refuses new requests."""
 
     @property
+    def lingered(self) -> int:
+        """Answers that went on in the server after their connection was closed, as far as it tells, since the start."""
+
+    @property
     def live(self) -> int:
         """Number of generations that have not ended yet."""
 

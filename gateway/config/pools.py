@@ -67,6 +67,16 @@ class PoolSettings(Section, frozen=True):
     api_key_file: Annotated[
         str | None, Meta(description="File with the key that servers of another `dialect` want; empty: they want none.")
     ] = None
+    adapter_folder: Annotated[
+        str | None,
+        Meta(
+            description="Folder of the registry of adapters as servers of another `dialect` see it, which load "
+            "[adapters](upstreams.md#adapters) from there; empty: they have those that they were started with."
+        ),
+    ] = None
+    max_adapters: Annotated[
+        int, Meta(ge=1, le=1000, description="Most adapters that each of these servers holds at the same time.")
+    ] = 4
     registered: Annotated[
         bool,
         Meta(
@@ -312,6 +322,8 @@ def _check_engines(pool: PoolSettings) -> None:
         schemes, form = ("ws", "wss", "unix"), "ws(s)://host:port or unix:///path"
         if pool.api_key_file is not None:
             raise SettingsError(f"pools: api_key_file of the {pool.tier} pool needs another dialect")
+        if pool.adapter_folder is not None:
+            raise SettingsError(f"pools: adapter_folder of the {pool.tier} pool needs another dialect")
     else:
         schemes, form = ("http", "https"), "http(s)://host:port"
         if not pool.engines or pool.registered:

@@ -91,7 +91,12 @@ async def _metrics_page(gateway: Gateway, accept: str) -> bytes:
             gateway.metrics.engines.wanted(pool.tier, gateway.wanted.waiting(pool.tier))
         for engine in pool.engines:
             client = engine.client
-            gateway.metrics.engines.seen(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
+            gateway.metrics.engines.seen(
+                *(engine.name, pool.tier, pool.name),
+                up=client.connected,
+                load=client.load,
+                lingered=client.lingered,
+            )
             gateway.metrics.limits.breaker(engine.name, engine.breaker.circuit)
     while gateway.engines.left:
         name, tier, model = gateway.engines.left.popleft()

@@ -1,28 +1,52 @@
-"""Writes the request to a server in its dialect. Pure."""
+"""Writes the request to a server in its dialect, and reads which model that is for. Pure."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+from engine.cache.prefix_keys import BLOCK_SIZE
 from engine.client.generation import RequestInvalid
 from engine.request import RequestError
+from engine.text.processor import TextProcessor
 from engine.validation import validate
 from engine.wire import Generate, ModelInfo, SamplingParams
-from gateway.upstreams.dialect import ServerDialect
+from gateway.upstreams.dialect import ServerDescription, ServerDialect
 
 _READ_HERE = frozenset({"logprobs", "prompt_logprobs", "stop_token_ids", "max_tokens", "min_tokens"})
 """Parameters that are written in another way than the others, or are ours to enforce."""
 _DEFAULTS = SamplingParams()
 
 
+def model_info(found: ServerDescription, dialect: ServerDialect, text: TextProcessor) -> ModelInfo:
+    """Return the model that a server describes. Args: text: its tokenizer."""
+    identity = f"{dialect.name}\n{found.identity}\n{text.digest}"
+    return ModelInfo(
+        name=found.model,
+        revision=hashlib.blake2b(identity.encode(), digest_size=16).hexdigest(),
+        context=found.context,
+        vocabulary=text.vocabulary,
+        eos_token_ids=text.eos_token_ids,
+        block_size=BLOCK_SIZE,
+        device=dialect.name,
+        dtype="",
+    )
+
+
+def seed_of(sampling: SamplingParams, dialect: ServerDialect) -> int:
+    """Return the seed as the server has it; 0 if it has none."""
+    seed = dialect.sampling.get("seed")
+    return 0 if seed is None else int(seed.encode(sampling.seed))
+
+
 def request_body(request: Generate, dialect: ServerDialect, model: ModelInfo) -> dict[str, Any]:
-    """Return the body of the request for an answer, or for the rest of one.
+    """Return the body of the request for an answer, or for the rest of one, without its adapter.
 
     Raises:
         RequestInvalid: the server can never serve it; the message names the field and the remedy.
     """
     try:
-        validate(request, model)
+        validate(request, model, adapters=True)
     except RequestError as error:
         raise RequestInvalid(str(error), started=False, field=error.field) from None
     sampling = request.sampling

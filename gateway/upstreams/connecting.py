@@ -11,6 +11,7 @@ from engine.text.processor import TextProcessor
 from gateway.background import failure_reporter
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings
+from gateway.upstreams.adapters import AdapterAccess
 from gateway.upstreams.dialects import DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
@@ -31,5 +32,6 @@ def connector(pool: PoolSettings, tls: EngineTlsSettings, text: Callable[[], Tex
     files, on_fault = tls.files(), failure_reporter("engine connections")
     if pool.dialect == "roundhouse":
         return lambda address, name: EngineClient(address, tls=files, server_name=name, on_fault=on_fault)
-    make = partial(HttpUpstream, dialect=DIALECTS[pool.dialect], text=text(), on_fault=on_fault)
+    adapters = AdapterAccess(pool.adapter_folder, pool.max_adapters)
+    make = partial(HttpUpstream, dialect=DIALECTS[pool.dialect], text=text(), adapters=adapters, on_fault=on_fault)
     return lambda address, name: make(address, access=ServerAccess(lambda: pool.api_key, files, name))

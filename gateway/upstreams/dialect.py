@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct
@@ -76,6 +76,25 @@ class ServerDescription(Struct, frozen=True):
     """Tokens that its KV cache holds; 0 if it does not say."""
 
 
+class AdapterDialect(Struct, frozen=True, kw_only=True):
+    """How a kind of server is asked for adapters."""
+
+    page: str
+    """Path of the page that lists those it has."""
+    listed: Callable[[bytes], Mapping[str, Any]]
+    """Reads that page: what a request calls each adapter, by its name."""
+    select: Callable[[Any], Mapping[str, Any]]
+    """Fields of a request with an adapter, given what that is called."""
+    base: Callable[[Collection[Any]], Mapping[str, Any]] = lambda others: {}
+    """Fields of a request without one, given what those are called that the server has."""
+    load: str | None = None
+    """Path that loads an adapter, given `lora_name` and `lora_path`; None: it has those that it was started with."""
+    unload: str | None = None
+    """Path that unloads one, given `lora_name`."""
+    remedy: str = ""
+    """How a server is started that loads adapters, as the end of a question."""
+
+
 class ServerDialect(Struct, frozen=True, kw_only=True):
     """The protocol of a kind of server."""
 
@@ -109,6 +128,12 @@ class ServerDialect(Struct, frozen=True, kw_only=True):
     salt: str | None = None
     """Name of the field whose value keeps prefixes apart; None: all tenants share the server's prefix cache."""
     event: type[AnswerEvent]
+    adapters: AdapterDialect | None = None
+    """None: it has none."""
+    slots: str | None = None
+    """Path of the page that tells of each request that runs; None: only the `metrics` tell how many do."""
+    seeds: Callable[[bytes], list[int]] = lambda page: []
+    """Reads from that page the seeds of the requests, by which this gateway knows its own."""
 
 
 def any_of(choices: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -19,8 +18,11 @@ from engine.client.upstream import GenerateOptions
 from engine.text.processor import TextProcessor
 from engine.wire import Blocks, Generate, Load, ModelInfo, Output, SamplingParams
 from gateway.records.section import SettingsError
-from gateway.upstreams.body import request_body
-from gateway.upstreams.dialect import ServerDescription, ServerDialect
+from gateway.upstreams.adapters import AdapterAccess, ServerAdapters
+from gateway.upstreams.body import model_info, request_body, seed_of
+from gateway.upstreams.cancelled import CancelWatch
+from gateway.upstreams.dialect import ServerDialect
+from gateway.upstreams.load import load_of
 from gateway.upstreams.pages import UNREADABLE, ServerAccess, ServerPages, Unhealthy, opened, read_body
 from gateway.upstreams.reading import ChunkReader
 from gateway.upstreams.refusal import refusal, server_failure
@@ -55,6 +57,7 @@ class HttpUpstream:
         text: TextProcessor,
         access: ServerAccess,
         *,
+        adapters: AdapterAccess = AdapterAccess(),  # noqa: B008  it is frozen
         silence: float = 10.0,
         on_fault: Callable[[], None] = lambda: logger.exception("a fault of ours"),
     ) -> None:
@@ -74,6 +77,8 @@ class HttpUpstream:
         self._events = msgspec.json.Decoder(dialect.event)
         self._text = text
         self._access = access
+        self._adapters = ServerAdapters(address, dialect.adapters, adapters)
+        self._cancels = CancelWatch()
         self._extensions = {} if access.server_name is None else {"sni_hostname": access.server_name}
         self._silence = silence
         self._on_fault = on_fault
@@ -95,6 +100,11 @@ class HttpUpstream:
     def connected(self) -> bool:
         """See `Upstream`."""
         return self._connected.is_set()
+
+    @property
+    def lingered(self) -> int:
+        """See `Upstream`."""
+        return self._cancels.lingered
 
     @property
     def resumes(self) -> bool:
@@ -127,6 +137,7 @@ class HttpUpstream:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+        await self._adapters.aclose()
 
     async def wait_connected(self) -> None:
         """See `Upstream`."""
@@ -149,6 +160,7 @@ class HttpUpstream:
         """See `Upstream`."""
         http, model = self._ready(started=False)
         request = Generate(self._new_id(), list(prompt_ids), sampling, **options)
+        self._adapters.check(request.adapter)
         body = request_body(request, self._dialect, model)
         generation = Generation(request, self._cancel, text=text, stop=stop, shown=shown)
         self._begin(http, generation, request, body)
@@ -160,6 +172,7 @@ class HttpUpstream:
         if generation.request.grammar is not None:
             raise EngineGone("this server cannot go on in the middle of a grammar", started=True)
         request = generation.rest(self._new_id())
+        self._adapters.check(request.adapter)
         self._begin(http, generation, request, request_body(request, self._dialect, model))
         generation.resume(request.id, self._cancel)
 
@@ -171,10 +184,12 @@ class HttpUpstream:
         return len(going)
 
     def announce(self, adapter: str) -> None:
-        """See `Upstream`: it has no adapters."""
+        """See `Upstream`."""
+        self._adapters.announce(adapter)
 
     def pin(self, adapters: Sequence[str]) -> None:
-        """See `Upstream`: it has no adapters."""
+        """See `Upstream`."""
+        self._adapters.pin(adapters)
 
     def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
         """See `Upstream`: it does not tell its blocks."""
@@ -212,7 +227,11 @@ class HttpUpstream:
         failure: Exception | None = None
         try:
             async with asyncio.timeout(request.timeout) as whole:
-                await self._stream(http, generation, reader, request, body)
+                await self._adapters.asking(
+                    request.adapter,
+                    request.queue_timeout,
+                    lambda fields: self._stream(http, generation, reader, request, {**body, **fields}),
+                )
         except TimeoutError:
             if whole.expired():
                 generation.feed(Output(request.id, finish="timeout"))
@@ -230,6 +249,9 @@ class HttpUpstream:
             self._on_fault()
             failure = UnreadableOutput(started=generation.started)
             failure.__cause__ = error
+        finally:
+            if not reader.ended:
+                self._cancels.closed(seed_of(request.sampling, self._dialect))
         if failure is not None:
             generation.fail(failure)
 
@@ -341,47 +363,33 @@ class HttpUpstream:
         """Learn what the server serves, then take requests for it."""
         await server.check()
         found = await server.describe()
-        self._http, self.info = server.http, self._model(found)
+        await self._adapters.introduce(server)
+        self._http, self.info = server.http, model_info(found, self._dialect, self._text)
         self._blocks = found.cache_tokens // BLOCK_SIZE
         self.load = await self._measured(server)
         self.on_ready()
         self._connected.set()
 
-    def _model(self, found: ServerDescription) -> ModelInfo:
-        text, dialect = self._text, self._dialect.name
-        identity = f"{dialect}\n{found.identity}\n{text.digest}"
-        return ModelInfo(
-            name=found.model,
-            revision=hashlib.blake2b(identity.encode(), digest_size=16).hexdigest(),
-            context=found.context,
-            vocabulary=text.vocabulary,
-            eos_token_ids=text.eos_token_ids,
-            block_size=BLOCK_SIZE,
-            device=dialect,
-            dtype="",
-        )
-
     async def _measured(self, server: ServerPages) -> Load:
         """Return the server's load; what its metrics do not say is what this gateway knows."""
         counts = {"running": self.live, "prompt_tokens": self._prompt_tokens, "output_tokens": self._output_tokens}
-        counts |= await server.metrics()
-        return Load(
-            running=counts["running"],
-            waiting=counts.get("waiting", 0),
-            waiting_tokens=0,
-            total_blocks=self._blocks,
-            free_blocks=self._blocks,
-            cached_blocks=0,
-            prefix_hit_tokens=0,
-            prompt_tokens=counts["prompt_tokens"],
-            output_tokens=counts["output_tokens"],
-            preemptions=counts.get("preemptions", 0),
-            step_seconds=0.0,
+        found = await server.metrics()
+        live = [seed_of(generation.request.sampling, self._dialect) for generation, _ in self._live.values()]
+        if lingering := await self._cancels.look(server, found, live):
+            logger.warning("server %s goes on with answers whose connections were closed: %d", self.address, lingering)
+        return load_of(
+            counts | found,
+            blocks=self._blocks,
+            adapter_loads=self._adapters.loads,
+            adapter_evictions=self._adapters.evictions,
+            adapters=self._adapters.loaded,
         )
 
     async def _lose(self) -> None:
         """Fail every live request, because the server is gone."""
         self._connected.clear()
+        self._adapters.lose()
+        self._cancels.clear()
         self._http = self.load = None
         for generation, _ in [*self._live.values()]:
             generation.fail(self._gone(generation, "went away"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Meta, Struct
 
 from engine.wire import FinishReason, TokenIdLogprob
 from gateway.upstreams.dialect import (
+    AdapterDialect,
     AnswerChunk,
     Parameter,
     ServerDescription,
@@ -96,6 +98,31 @@ def _describe(models: bytes, props: bytes) -> ServerDescription:
     return ServerDescription(model.id, context, identity, cache_tokens=context * server.total_slots)
 
 
+class _TaskParams(Struct):
+    seed: int
+
+
+class _Slot(Struct):
+    is_processing: bool
+    params: _TaskParams | None = None
+
+
+def _seeds(slots: bytes) -> list[int]:
+    found = msgspec.json.decode(slots, type=list[_Slot])
+    return [each.params.seed for each in found if each.is_processing and each.params is not None]
+
+
+class _Adapter(Struct):
+    id: int
+    path: str
+
+
+def _listed_adapters(page: bytes) -> dict[str, int]:
+    """Read `/lora-adapters`: requests call an adapter by its number, and its file is named after its version."""
+    found = msgspec.json.decode(page, type=list[_Adapter])
+    return {PurePath(each.path).stem: each.id for each in found}
+
+
 def _choices(source: str) -> dict[str, str]:
     """Return a GBNF grammar, whose literals are written as JSON's but for `\\u`."""
     literals = (json.dumps(choice, ensure_ascii=False) for choice in any_of(source))
@@ -159,6 +186,15 @@ LLAMA_CPP: Final = ServerDialect(
         "choice": _choices,
     },
     event=LlamaCppEvent,
+    adapters=AdapterDialect(
+        page="/lora-adapters",
+        listed=_listed_adapters,
+        select=lambda id: {"lora": [{"id": id, "scale": 1.0}]},
+        # Without any, or with an empty list, it applies all those that it was started with.
+        base=lambda ids: {"lora": [{"id": id, "scale": 0.0} for id in ids]} if ids else {},
+    ),
+    slots="/slots",
+    seeds=_seeds,
 )
 
 LLAMA_CPP_LLGUIDANCE: Final = msgspec.structs.replace(

@@ -17,8 +17,10 @@ from gateway.upstreams.dialect import ServerDescription, ServerDialect
 from gateway.upstreams.load import read_metrics
 
 _MAX_BODY = 64 * 1024
-_MAX_METRICS = 1024 * 1024
-"""Most bytes of pages that are read."""
+_MAX_PAGE = 1024 * 1024
+"""Most bytes that are read of an answer, and of a page."""
+_CONNECT = 10.0
+"""Seconds until a connection for a command is there."""
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 """What is raised for a text that is not what it should be."""
 
@@ -53,7 +55,7 @@ class ServerPages:
             Unhealthy: the server says that it takes no requests.
             httpx2.HTTPError: it says nothing.
         """
-        await self._page(self._dialect.health)
+        await self.page(self._dialect.health)
 
     async def describe(self) -> ServerDescription:
         """Return what the server serves.
@@ -62,7 +64,7 @@ class ServerPages:
             Unhealthy, httpx2.HTTPError: as `check`.
             msgspec.MsgspecError, ValueError: it does not speak its dialect.
         """
-        return self._dialect.describe(*[await self._page(path) for path in self._dialect.about])
+        return self._dialect.describe(*[await self.page(path) for path in self._dialect.about])
 
     async def metrics(self) -> dict[str, int]:
         """Return what the server's metrics count; nothing if it has none: it serves without them as well.
@@ -71,14 +73,52 @@ class ServerPages:
             httpx2.HTTPError: as `check`.
         """
         with contextlib.suppress(Unhealthy, *UNREADABLE):
-            return read_metrics((await self._page("/metrics", _MAX_METRICS)).decode(), self._dialect.metrics)
+            return read_metrics((await self.page("/metrics")).decode(), self._dialect.metrics)
         return {}
 
-    async def _page(self, path: str, most: int = _MAX_BODY) -> bytes:
+    @property
+    def tells_requests(self) -> bool:
+        """Whether it may have a page that tells of each request."""
+        return self._dialect.slots is not None
+
+    async def seeds(self) -> list[int] | None:
+        """Return the seeds of the requests that the server runs; None if it does not tell.
+
+        Raises:
+            httpx2.HTTPError: as `check`.
+        """
+        if self._dialect.slots is not None:
+            with contextlib.suppress(Unhealthy, *UNREADABLE):
+                return self._dialect.seeds(await self.page(self._dialect.slots))
+        return None
+
+    async def tell(self, path: str, body: Any) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a command; return its status, headers and answer.
+
+        Raises:
+            Unhealthy, httpx2.HTTPError: as `check`; it takes as long as it takes.
+        """
+        async with self.http.stream(
+            "POST",
+            path,
+            content=msgspec.json.encode(body),
+            headers={"content-type": "application/json"},
+            extensions=self._extensions,
+            timeout=httpx2.Timeout(None, connect=_CONNECT),
+        ) as response:
+            return response.status_code, response.headers, await read_body(response)
+
+    async def page(self, path: str) -> bytes:
+        """Return a page.
+
+        Raises:
+            Unhealthy: it answers with another status than 200, or with too much.
+            httpx2.HTTPError: it does not answer.
+        """
         async with self.http.stream("GET", path, extensions=self._extensions) as response:
             if response.status_code != 200:
                 raise Unhealthy(f"{path} answers {response.status_code}")
-            return await read_body(response, most)
+            return await read_body(response, _MAX_PAGE)
 
 
 def opened(address: str, access: ServerAccess, patience: float) -> httpx2.AsyncClient:

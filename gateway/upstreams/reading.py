@@ -37,6 +37,11 @@ class ChunkReader:
         """Whether a token has come."""
         return self._said > 0
 
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said that the answer has ended."""
+        return self._finish is not None
+
     def read(self, chunk: AnswerChunk) -> Output | None:
         """Return what a chunk adds to the answer; None if it adds nothing.
 

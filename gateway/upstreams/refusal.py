@@ -12,17 +12,19 @@ from msgspec import Struct
 from engine.client.generation import EngineOverloaded, RequestFailed, RequestInvalid
 from gateway.upstreams.dialect import UpstreamError
 
-_OVERLOADED = frozenset({429, 503, 529})
+OVERLOADED = frozenset({429, 503, 529})
+"""Statuses of a server that is too busy."""
 _INVALID = frozenset({400, 413, 422})
 _MOST_TEXT = 300
 """Most characters passed on of what a server says."""
 
 
 class _Body(Struct):
-    """Forms of an error's body: OpenAI's, and a message alone."""
+    """Forms of an error's body: OpenAI's, and a message alone, as SGLang names it too."""
 
     error: UpstreamError | str | None = None
     message: str | None = None
+    error_message: str | None = None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, address: str) -> RequestFailed:
@@ -32,7 +34,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, address: str) 
         address: see `server_failure`.
     """
     retry_after = _seconds(headers.get("retry-after"))
-    return server_failure(UpstreamError(_message(body), status), address, started=False, retry_after=retry_after)
+    return server_failure(UpstreamError(said(body), status), address, started=False, retry_after=retry_after)
 
 
 def server_failure(
@@ -46,19 +48,20 @@ def server_failure(
     message = " ".join(error.message.split())[:_MOST_TEXT] or UpstreamError().message
     if error.status in _INVALID:
         return RequestInvalid(f"the model's server refuses the request: {message}", started=started)
-    if error.status in _OVERLOADED:
+    if error.status in OVERLOADED:
         return EngineOverloaded("the model's server is too busy", started=started, retry_after=retry_after)
-    said = "refuses our key" if error.status in (401, 403) else f"fails ({error.status or 'in its answer'}): {message}"
-    return RequestFailed(f"server {address} {said}", started=started)
+    what = "refuses our key" if error.status in (401, 403) else f"fails ({error.status or 'in its answer'}): {message}"
+    return RequestFailed(f"server {address} {what}", started=started)
 
 
-def _message(body: bytes) -> str:
+def said(body: bytes) -> str:
+    """Return the message of an error's body; empty if there is none."""
     try:
         found = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return ""
     error = found.error.message if isinstance(found.error, UpstreamError) else found.error
-    return error or found.message or ""
+    return error or found.message or found.error_message or ""
 
 
 def _seconds(value: str | None) -> float | None:

@@ -13,8 +13,16 @@ from typing import Any, Final
 from msgspec import Struct
 
 from engine.wire import FinishReason, TokenIdLogprob
-from gateway.upstreams.dialect import AnswerChunk, Parameter, ServerDialect, TokenId, UpstreamError, any_of
-from gateway.upstreams.vllm import SAMPLING, describe_models
+from gateway.upstreams.dialect import (
+    AdapterDialect,
+    AnswerChunk,
+    Parameter,
+    ServerDialect,
+    TokenId,
+    UpstreamError,
+    any_of,
+)
+from gateway.upstreams.vllm import SAMPLING, describe_models, listed_adapters
 
 _FINISH: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 _Scored = tuple[float | None, TokenId, str | None]
@@ -103,4 +111,12 @@ SGLANG: Final = ServerDialect(
     },
     salt="extra_key",
     event=SglangEvent,
+    adapters=AdapterDialect(
+        page="/v1/models",
+        listed=listed_adapters,
+        select=lambda name: {"lora_path": name},
+        load="/load_lora_adapter",
+        unload="/unload_lora_adapter",
+        remedy="was it started with --enable-lora, a large enough --max-lora-rank and --lora-target-modules all",
+    ),
 )

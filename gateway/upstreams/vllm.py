@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from engine.wire import FinishReason, TokenIdLogprob
 from gateway.upstreams.dialect import (
+    AdapterDialect,
     AnswerChunk,
     Parameter,
     ServerDescription,
@@ -79,8 +80,9 @@ def _id(token: str) -> int:
 
 class _Model(Struct):
     id: str
-    max_model_len: int
+    max_model_len: int | None = None
     root: str | None = None
+    parent: str | None = None
 
 
 class _Models(Struct):
@@ -90,7 +92,14 @@ class _Models(Struct):
 def describe_models(models: bytes) -> ServerDescription:
     """Read `/v1/models`: the first one is the base model, adapters follow."""
     model = msgspec.json.decode(models, type=_Models).data[0]
+    if model.max_model_len is None:
+        raise ValueError("it does not say how long its model's context is")
     return ServerDescription(model.id, model.max_model_len, json.dumps([model.id, model.root]))
+
+
+def listed_adapters(models: bytes) -> dict[str, str]:
+    """Read `/v1/models`: requests call adapters by their names."""
+    return {each.id: each.id for each in msgspec.json.decode(models, type=_Models).data if each.parent is not None}
 
 
 def _structured(kind: str, value: Any) -> dict[str, Any]:
@@ -150,4 +159,13 @@ VLLM: Final = ServerDialect(
     },
     salt="cache_salt",
     event=VllmEvent,
+    adapters=AdapterDialect(
+        page="/v1/models",
+        listed=listed_adapters,
+        select=lambda name: {"model": name},
+        load="/v1/load_lora_adapter",
+        unload="/v1/unload_lora_adapter",
+        remedy="was it started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a large enough "
+        "--max-lora-rank",
+    ),
 )

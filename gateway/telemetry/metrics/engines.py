@@ -18,11 +18,19 @@ class EngineMetrics:
 
     def __init__(self, registry: MetricRegistry) -> None:
         self._engines: dict[tuple[str, str, str], tuple[bool, Load | None]] = {}
+        self._lingered: dict[tuple[str, str, str], int] = {}
         registry.read_gauge(
             "roundhouse_engine_up",
             "Whether an engine is connected.",
             "replica tier model",
             read=lambda: ((engine, up) for engine, (up, _) in self._engines.items()),
+        )
+        registry.read_counter(
+            "roundhouse_lingering_answers",
+            "Answers that a server of another project went on with after their connection was closed, as far as it "
+            "tells.",
+            "replica tier model",
+            read=lambda: self._lingered.items(),
         )
         self._announced: dict[str, Counter[tuple[str, str]]] = {}
         registry.read_gauge(
@@ -46,11 +54,11 @@ class EngineMetrics:
             for field, meaning in fields.items():
                 declare(f"roundhouse_engine_{field}", meaning, "replica", read=partial(self._read, field))
 
-    def seen(self, replica: str, tier: str, model: str, *, up: bool, load: Load | None) -> None:
+    def seen(self, replica: str, tier: str, model: str, *, up: bool, load: Load | None, lingered: int = 0) -> None:
         """Take over the state of one engine; called when the page is read."""
         engine = (replica, tier, model)
         if engine in self._engines or len(self._engines) < MAX_SERIES:
-            self._engines[engine] = (up, load)
+            self._engines[engine], self._lingered[engine] = (up, load), lingered
 
     def announced(self, tier: str, leases: Iterable[Lease]) -> None:
         """Take over the leases of a tier; called when the page is read."""
@@ -67,6 +75,7 @@ class EngineMetrics:
     def left(self, replica: str, tier: str, model: str) -> None:
         """Forget an engine that is not one of this gateway's any more."""
         self._engines.pop((replica, tier, model), None)
+        self._lingered.pop((replica, tier, model), None)
 
     def _read_leases(self) -> Iterator[tuple[Sequence[str], float]]:
         for tier, counts in self._announced.items():

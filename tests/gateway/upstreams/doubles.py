@@ -1,7 +1,9 @@
 """Doubles of servers that need a GPU: their HTTP protocols, read from their sources, around an engine of ours.
 
 They refuse fields that the servers do not have. vLLM's is `vllm/entrypoints/openai/completion/` of the main branch in
-November 2026, SGLang's `python/sglang/srt/managers/io_struct.py` and `tokenizer_manager.py`.
+November 2026, SGLang's `python/sglang/srt/managers/io_struct.py` and `tokenizer_manager.py`. Adapters are loaded and
+unloaded as `vllm/entrypoints/openai/models/serving.py` and `tokenizer_control_mixin.py` do it; their names are counted
+with each request, but the answers are the base model's.
 """
 
 from __future__ import annotations
@@ -96,9 +98,18 @@ class SglangRequest(Struct, forbid_unknown_fields=True):
     return_logprob: bool = False
     top_logprobs_num: int = 0
     extra_key: str | None = None
+    lora_path: str | None = None
 
 
-_Write = Callable[[Generation], AsyncIterator[str]]
+class Loading(Struct, forbid_unknown_fields=True):
+    """Fields of a command that loads an adapter."""
+
+    lora_name: str
+    lora_path: str
+
+
+class Unloading(Struct, forbid_unknown_fields=True):
+    lora_name: str
 
 
 class Double:
@@ -108,6 +119,14 @@ class Double:
         self._engine = engine
         self.running = 0
         self.salts: set[str | None] = set()
+        self.adapters: dict[str, str] = {}
+        """Paths of loaded adapters by name; answers are the base model's all the same."""
+        self.commands: list[tuple[str, str]] = []
+        """What was loaded and unloaded, with the name."""
+        self.served: list[str | None] = []
+        """Adapters that requests have asked for."""
+        self.lacking = ""
+        """Part of the paths at which it finds no adapter."""
 
     @property
     def _context(self) -> int:
@@ -118,7 +137,35 @@ class Double:
         return Response()
 
     async def models(self, _: Request) -> Response:
-        return JSONResponse({"data": [{"id": MODEL, "root": "/models/tiny", "max_model_len": self._context}]})
+        base = {"id": MODEL, "root": "/models/tiny", "parent": None, "max_model_len": self._context}
+        others = [
+            {"id": name, "root": path, "parent": MODEL, "max_model_len": None} for name, path in self.adapters.items()
+        ]
+        return JSONResponse({"data": [base, *others]})
+
+    async def load(self, request: Request) -> Response:
+        asked = msgspec.json.decode(await request.body(), type=Loading)
+        if asked.lora_name in self.adapters:
+            return self.said(400, f"the adapter {asked.lora_name} has already been loaded")
+        if self.lacking and self.lacking in asked.lora_path:
+            return self.said(self.not_found, f"no adapter found for {asked.lora_path}")
+        self.commands.append(("load", asked.lora_name))
+        self.adapters[asked.lora_name] = asked.lora_path
+        return self.said(200, "")
+
+    async def unload(self, request: Request) -> Response:
+        asked = msgspec.json.decode(await request.body(), type=Unloading)
+        if self.adapters.pop(asked.lora_name, None) is None:
+            return self.said(self.not_found, f"the adapter {asked.lora_name} cannot be found")
+        self.commands.append(("unload", asked.lora_name))
+        return self.said(200, "")
+
+    not_found = 404
+    """Status for an adapter that is not there."""
+
+    def said(self, status: int, message: str) -> Response:
+        """Answer a command, or refuse a request."""
+        return JSONResponse({"error": {"message": message, "code": status}} if message else "done", status)
 
     async def stream(
         self,
@@ -156,6 +203,8 @@ class Vllm(Double):
             Route("/v1/models", self.models),
             Route("/metrics", self.metrics),
             Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
@@ -172,6 +221,9 @@ class Vllm(Double):
             asked = msgspec.json.decode(await request.body(), type=VllmRequest)
         except msgspec.ValidationError as error:
             return JSONResponse({"error": {"message": str(error), "code": 400}}, 400)
+        if asked.model != MODEL and asked.model not in self.adapters:
+            return self.said(404, f"The model `{asked.model}` does not exist.")
+        self.served.append(None if asked.model == MODEL else asked.model)
         self.salts.add(asked.cache_salt)
         sampling = asked.params(asked.max_tokens, asked.min_tokens, asked.logprobs, asked.seed)
         grammar = None
@@ -218,14 +270,27 @@ class Sglang(Double):
             Route("/health", self.health),
             Route("/v1/models", self.models),
             Route("/generate", self.generate, methods=["POST"]),
+            Route("/load_lora_adapter", self.load, methods=["POST"]),
+            Route("/unload_lora_adapter", self.unload, methods=["POST"]),
         ]
         return Starlette(routes=routes)
+
+    not_found = 400
+
+    def said(self, status: int, message: str) -> Response:
+        """See `Double`."""
+        body = {"success": not message, "error_message": message, "loaded_adapters": self.adapters}
+        return JSONResponse(body, status)
 
     async def generate(self, request: Request) -> Response:
         try:
             asked = msgspec.json.decode(await request.body(), type=SglangRequest)
         except msgspec.ValidationError as error:
             return JSONResponse({"error": {"message": str(error)}}, 400)
+        if asked.lora_path is not None and asked.lora_path not in self.adapters:
+            message = f"The following requested LoRA adapters are not loaded: {asked.lora_path}"
+            return JSONResponse({"error": {"message": message}}, 400)
+        self.served.append(asked.lora_path)
         self.salts.add(asked.extra_key)
         found = asked.sampling_params
         logprobs = asked.top_logprobs_num if asked.return_logprob else None

@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,10 +67,10 @@ def processor(model: Path) -> TextProcessor:
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, *keys: str) -> Iterator[str]:
+def llama_server(model: Path, *keys: str, adapters: Sequence[Path] = ()) -> Iterator[str]:
     """Run llama.cpp's own server; gives its address once it serves."""
-    module = "tests.gateway.upstreams.llama_server"
-    command = [sys.executable, "-m", module, str(model), str(free_port()), *keys]
+    options = [f"--key={key}" for key in keys] + [f"--lora={path}" for path in adapters]
+    command = [sys.executable, "-m", "bench.xllamacpp_server", str(model), str(free_port()), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
         try:
             assert process.stdout is not None

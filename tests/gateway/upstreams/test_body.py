@@ -86,7 +86,6 @@ def test_what_a_server_lacks_is_refused_by_name() -> None:
         ({"sampling": SamplingParams(max_tokens=20, prompt_logprobs=1)}, "prompt_logprobs"),
         ({"sampling": SamplingParams(max_tokens=20, temperature=-1.0)}, "temperature"),
         ({"sampling": SamplingParams(max_tokens=20, logit_bias={1000: 1.0})}, "logit_bias"),
-        ({"adapter": "a" * 32}, "adapter"),
     ],
 )
 def test_what_no_such_server_can_do_is_refused(dialect: ServerDialect, fields: dict[str, Any], field: str) -> None:

@@ -293,7 +293,9 @@ async def test_a_server_that_is_not_healthy_gets_no_requests(scripted: Scripted,
         assert upstream.load is None and upstream.info is not None
 
 
-@pytest.mark.parametrize("models", [[{"id": "m" * 100_000, "max_model_len": 4096}], []], ids=["without end", "nothing"])
+@pytest.mark.parametrize(
+    "models", [[{"id": "m" * 2_000_000, "max_model_len": 4096}], []], ids=["without end", "nothing"]
+)
 async def test_a_server_that_does_not_describe_its_model_is_not_used(
     scripted: Scripted, text: TextProcessor, models: list[dict[str, object]]
 ) -> None:
