@@ -40,7 +40,7 @@ def test_nobody_needs_a_terminal(browser: Browser) -> None:
     running = Installation(tiers=(), ROUNDHOUSE_MODELS_SERVE=tiers)
     try:
         [address] = re.findall(r"http://127\.0\.0\.1:\d+/auth/link\?secret=\S+", running.wait_said("/auth/link"))
-        with visit(browser, running.url) as tab:
+        with visit(browser, running.url, service_workers="allow") as tab:
             page = tab.page
             page.goto(address)
             expect(page.get_by_role("heading", level=1)).to_have_text("Overview")

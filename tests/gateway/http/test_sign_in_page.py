@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from gateway.config.identity import IdentitySettings
 from gateway.config.settings import TenantSettings, demo_settings
-from tests.e2e.browser import chromium, needs_chromium, visit
+from tests.e2e.browser import chromium, needs_chromium, violations, visit
 from tests.e2e.page import answered, ask, connected
 from tests.gateway.access.identity.sign_in_provider import SECRET, SignInProviderServer
 from tests.gateway.conftest import Serve, Served
@@ -90,3 +90,24 @@ def test_the_chat_page_needs_no_key_then(browser: Browser, served: Served) -> No
         answered(page)
         page.evaluate("fetch('/auth/sign-out', { method: 'POST' })")
         expect(dialog).to_contain_text("You are not signed in any more.")
+
+
+def test_a_german_browser_signs_in_in_german(browser: Browser, served: Served) -> None:
+    """Ways to sign in, why nobody has, and who has."""
+    with visit(browser, served.url, locale="de-DE") as tab:
+        page = tab.page
+        page.goto("/auth/sign-in")
+        heading = page.get_by_role("heading", level=1)
+        expect(heading).to_have_text("Anmelden")
+        expect(page).to_have_title("Anmelden · Roundhouse")
+        assert violations(page) == []
+        page.goto("/auth/callback")
+        expect(heading).to_have_text("Die Anmeldung ist fehlgeschlagen")
+        expect(page.get_by_text("Diese Anmeldung wurde in einem anderen Browser")).to_be_visible()
+        page.get_by_role("link", name="Wege zur Anmeldung").click()
+        page.get_by_role("link", name="Example").click()
+        expect(page).to_have_url(re.compile("/admin/"))
+        page.goto("/auth/sign-in")
+        expect(page.get_by_text("Angemeldet als ann.")).to_be_visible()
+        expect(page.get_by_role("button", name="Abmelden")).to_be_visible()
+        assert violations(page) == []

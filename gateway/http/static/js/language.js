@@ -113,14 +113,16 @@ async function load() {
 /** Translate what the page itself says, and show it. */
 function translate() {
   if (!("translating" in root.dataset)) return;
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  /** @param {string} text */
+  const own = (text) => (catalogue.has(text) ? t(text) : (translated(text) ?? text));
+  const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   for (let node = texts.nextNode(); node; node = texts.nextNode()) {
     const text = /** @type {Text} */ (node).data;
-    if (text.trim()) /** @type {Text} */ (node).data = text.replace(text.trim(), (said) => t(said));
+    if (text.trim()) /** @type {Text} */ (node).data = text.replace(text.trim(), own);
   }
   for (const name of ATTRIBUTES) {
     for (const element of document.querySelectorAll(`[${name}]`)) {
-      element.setAttribute(name, t(element.getAttribute(name) ?? ""));
+      element.setAttribute(name, own(element.getAttribute(name) ?? ""));
     }
   }
   delete root.dataset.translating;

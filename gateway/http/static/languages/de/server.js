@@ -74,14 +74,36 @@ export default {
   "this key or token lacks the scope '{scope}'; use one that has it": "Dieser Schlüssel hat das Recht „{scope}“ nicht. Bitte einen verwenden, der es hat.",
   "you are not signed in any more; sign in again": "Die Anmeldung ist abgelaufen. Bitte neu anmelden.",
 
+  "too many wrong API keys or tickets came from your address; wait, and correct the key": "Von dieser Adresse kamen zu viele falsche API-Schlüssel. Bitte warten und den Schlüssel berichtigen.",
+
+  // Signing in
+  "{title} · Roundhouse": "{title} · Roundhouse",
+  "Administration": "Verwaltung",
+  "Chat": "Chat",
+  "Choose where you have an account.": "Bitte wählen, wo ein Konto besteht.",
+  "No identity provider is configured here.": "Hier ist kein Identitätsanbieter eingerichtet.",
+  "Nobody has signed in": "Die Anmeldung ist fehlgeschlagen",
+  "Operators can sign in on the machine of the gateway by the address that this prints: {command}": "Betreiber können sich auf der Maschine des Gateways über die Adresse anmelden, die dieser Befehl ausgibt: {command}",
+  "Sign in": "Anmelden",
+  "Sign out": "Abmelden",
+  "Signed in": "Angemeldet",
+  "Signing in needs HTTPS. Open this server by its https:// address.": "Die Anmeldung braucht HTTPS. Diesen Server bitte über seine https://-Adresse öffnen.",
+  "The answer belongs to another sign-in, perhaps in another tab. Sign in again.": "Die Antwort gehört zu einer anderen Anmeldung, vielleicht in einem anderen Tab. Bitte noch einmal anmelden.",
+  "The answer comes from another identity provider. Sign in again.": "Die Antwort kommt von einem anderen Identitätsanbieter. Bitte noch einmal anmelden.",
+  "The gateway cannot read its secret for this identity provider; tell its operator.": "Das Gateway kann sein Geheimnis für diesen Identitätsanbieter nicht lesen. Bitte den Betreiber verständigen.",
+  "The identity provider cannot be reached at the moment. Try again in a few seconds.": "Der Identitätsanbieter ist im Moment nicht erreichbar. Bitte in ein paar Sekunden noch einmal versuchen.",
+  "The identity provider does not answer at the moment. Sign in again.": "Der Identitätsanbieter antwortet im Moment nicht. Bitte noch einmal anmelden.",
+  "The identity provider gives no token for this sign-in{error}. Sign in again; if that does not help, tell the operator of this server.": "Der Identitätsanbieter gibt für diese Anmeldung kein Token{error}. Bitte noch einmal anmelden; wenn das nicht hilft, den Betreiber dieses Servers verständigen.",
+  "The identity provider has refused{error}. Sign in again.": "Der Identitätsanbieter hat abgelehnt{error}. Bitte noch einmal anmelden.",
+  "This address was used before, or is older than ten minutes. Run this command on the machine of the gateway to get another one: {command}": "Diese Adresse wurde schon benutzt oder ist älter als zehn Minuten. Eine neue gibt dieser Befehl auf der Maschine des Gateways aus: {command}",
+  "This address works in a browser on the machine of the gateway only, without a proxy. Elsewhere sign in with an API key or at an identity provider.": "Diese Adresse gilt nur in einem Browser auf der Maschine des Gateways, ohne Proxy. Anderswo bitte mit einem API-Schlüssel oder bei einem Identitätsanbieter anmelden.",
+  "This identity provider is not configured any more. Sign in another way.": "Dieser Identitätsanbieter ist nicht mehr eingerichtet. Bitte auf anderem Weg anmelden.",
+  "This sign-in was begun in another browser, or more than ten minutes ago. Sign in again; the browser must accept cookies of this server.": "Diese Anmeldung wurde in einem anderen Browser oder vor mehr als zehn Minuten begonnen. Bitte noch einmal anmelden; der Browser muss Cookies dieses Servers annehmen.",
+  "Ways to sign in": "Wege zur Anmeldung",
+  "You are signed in as {who}.": "Angemeldet als {who}.",
+  "the operator of this server": "Betreiber dieses Servers",
+
   // What a rule refuses
   "this request's {what} is far above what this key usually sends; slow down": "Diese Anfrage geht weit über das hinaus, was dieser Schlüssel sonst sendet ({what}). Bitte langsamer.",
   "{path}: it holds what this server does not accept ({rule}); leave it out": "Die Frage enthält etwas, das dieser Server nicht annimmt ({rule}). Bitte weglassen. [{path}]",
-
-  // The next tier
-  "the {first} tier's answer {what}: the {tier} tier is expected to do better by {gain}, and {paid} would have been enough at this price of quality": "die Antwort von Stufe {first} {what}: Stufe {tier} wird voraussichtlich um {gain} besser antworten, und {paid} wären bei diesem Preis der Qualität genug gewesen",
-  "was a refusal": "war eine Weigerung",
-  "was empty": "war leer",
-  "was not in the format that was asked for": "hatte nicht die verlangte Form",
-  "was of tokens that it found unlikely itself": "bestand aus Tokens, die sie selbst für unwahrscheinlich hielt",
 };
