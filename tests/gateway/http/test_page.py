@@ -96,6 +96,25 @@ async def test_other_files_are_asked_for_each_time() -> None:
             assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
 
 
+async def test_the_worker_names_its_release_and_all_that_the_page_may_load() -> None:
+    """Dialogs and catalogues too, but no library that is loaded when it is needed, and nothing of the console."""
+    async with client(demo_settings()) as http:
+        response = await http.get("/service-worker.js")
+        first, script = response.text.split("\n", 1)
+        release = json.loads(first.removeprefix("self.RELEASE = ").removesuffix(";"))
+        assert script == (page.STATIC / "js" / "service-worker.js").read_text("utf-8")
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
+        assert release["digest"] == page.FILES.digest
+        files = set(release["files"])
+        assert {"js/main.js", "js/settings-dialog.js", "css/comparison.css", "languages/de/chat.js"} <= files
+        assert {name for name in files if name.startswith("vendor/")} == {"vendor/markdown-it/markdown-it.js"}
+        assert not {name for name in files if name.startswith(("admin/", "console/"))}
+        for name in files:
+            file = await http.get(f"/static/{release['digest']}/{name}")
+            assert file.status_code == 200 and "immutable" in file.headers["cache-control"], name
+
+
 @pytest.mark.parametrize("name", ["index.html", "shared.html", "admin/index.html", "admin/api/index.html"])
 def test_all_files_that_a_page_names_are_there(name: str) -> None:
     html = (page.STATIC / name).read_text("utf-8")
