@@ -76,6 +76,7 @@ from gateway.limits.limiter import Limiter
 from gateway.pipeline import tracing
 from gateway.pipeline.routing.canaries import Canaries
 from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.routing.judge import Judge
 from gateway.pipeline.routing.shadows import Shadows
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.pipeline.run import Pipeline
@@ -318,6 +319,7 @@ async def _services(
         metrics=metrics,
         canaries=canaries,
         decisions=decisions,
+        judge=await start(Judge(settings.judge, engines, view, decisions, ledger, redis, metrics)),
         memory=memory,
         violations=violations,
         anomalies=Anomalies(),
@@ -382,6 +384,7 @@ def _preparing(gateway: Gateway, make_pipeline: Callable[[Settings], Awaitable[P
             if gateway.similar is not None:
                 gateway.similar.configure(settings.semantic_cache)
             gateway.engines.configure(settings.pools, settings.router)
+            gateway.judge.configure(settings.judge)
             gateway.adapters.pin()
             gateway.turns.configure(pipeline, settings.turns)
             gateway.connections.configure(settings)

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from router.evaluation import Interval
+from router.expense import Three
 from router.off_policy import JudgedAnswer, gain
 from router.refit import Opinion, Preference, RefitVerdict, Suite, judge, moves, refit
 from router.success import SuccessModel, calibrated
@@ -41,9 +42,13 @@ class Correction(Struct, frozen=True):
 
 
 def correct(
-    model: SuccessModel, answers: Sequence[JudgedAnswer], preferences: Sequence[Preference], suite: Suite
+    model: SuccessModel,
+    answers: Sequence[JudgedAnswer],
+    preferences: Sequence[Preference],
+    suite: Suite,
+    prices: Three,
 ) -> Correction:
-    """Correct a model. Args: answers: the oldest first."""
+    """Correct a model. Args: answers: the oldest first; prices: of a token at each tier, relative to the dearest's."""
     split = 2 * len(answers) // 3
     explored = any(answer.explored for answer in answers[split:])
     taught, kept = (answers[:split], answers[split:]) if explored else (answers, [])
@@ -58,5 +63,5 @@ def correct(
         after = calibrated(before, moves(opinions, preferences).astype(np.float32))
         found = gain(kept, after.astype(np.float64))
     carried = any(name.startswith("suite_") for name in model.arrays)
-    verdict = judge(SuccessModel.read(content), model, suite) if found is None or carried else None
+    verdict = judge(SuccessModel.read(content), model, suite, prices) if found is None or carried else None
     return Correction(content, len(opinions), found, verdict)

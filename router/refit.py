@@ -23,8 +23,9 @@ from msgspec import Struct
 from safetensors.numpy import load
 
 from router.evaluation import Interval, Values, area, brier, interval, resamples, route_all
+from router.expense import Three
 from router.success import MODEL, Array, SuccessModel, calibrated, write
-from router.tier import NOMINAL, TIERS, relative
+from router.tier import TIERS
 
 SUITE = MODEL.with_name("suite.safetensors")
 SLOPE_SPREAD, OFFSET_SPREAD = 0.25, 0.5
@@ -53,6 +54,8 @@ class Preference(Struct, frozen=True, kw_only=True):
     """Probabilities that each of the two answers well, as the model said at the time."""
     propensity: float
     """Of the tier that the question was routed to."""
+    weight: float = 1.0
+    """What it counts beside an opinion of a person."""
 
 
 class Suite(Struct, frozen=True, kw_only=True):
@@ -158,6 +161,7 @@ def _evidence(opinions: Sequence[Opinion], preferences: Sequence[Preference]) ->
     weight = np.minimum(HEAVIEST, 1.0 / np.array(propensities, np.float64))
     for kind in np.unique(kinds):
         weight[kinds == kind] /= weight[kinds == kind].mean()
+    weight[len(opinions) :] *= [each.weight for each in preferences]
     return design, good, weight
 
 
@@ -168,9 +172,10 @@ def _add(row: Values, tier: str, probability: float, sign: float) -> None:
     row[at : at + 2] += sign * np.log(said / (1 - said)), sign
 
 
-def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
-    """Compare both models on the same resamples of the suite."""
-    costs = suite.tokens * np.array(relative(NOMINAL))
+def judge(new: SuccessModel, old: SuccessModel, suite: Suite, prices: Three) -> RefitVerdict:
+    """Compare both models on the same resamples of the suite. Args: prices: of a token at each tier, relative to the
+    dearest's."""
+    costs = suite.tokens * np.array(prices)
     drawn = resamples(len(suite.outcomes), RESAMPLES)
     areas, errors = [], []
     for model in (new, old):

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from gateway.cli.connection import config_option, load_settings, with_redis
 from gateway.config.settings import Settings, SettingsError
-from gateway.pipeline.routing.calibration import calibration
+from gateway.pipeline.routing.calibration import calibration, rates
 from gateway.pipeline.routing.decisions import (
     Feedback,
     LoggedDecision,
@@ -19,7 +19,9 @@ from gateway.pipeline.routing.decisions import (
     read,
     read_feedback,
 )
+from gateway.pipeline.routing.judgements import JudgeOpinion, judged_preferences, read_judgements, trusts
 from router.correction import Correction, correct
+from router.judging import FEWEST, Trust
 from router.off_policy import drift
 from router.refit import read_suite
 from router.success import SuccessModel
@@ -46,31 +48,60 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
         if model is None:
             raise click.ClickException(f"{calibrated.why}: there is nothing to correct; see roundhouse route calibrate")
         suite = read_suite(model)
-        decisions, feedback = _collect(settings, tenants, count)
+        decisions, feedback, judgements = collect(settings, tenants, count)
     except (SettingsError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     answers = judged_answers(decisions, feedback, model.version)
-    preferred = preferences(decisions, feedback, model.version)
+    trusted = trusts(judgements, feedback)
+    judged = judged_preferences(judgements, decisions, feedback, model.version, trusted)
+    preferred = [*preferences(decisions, feedback, model.version), *judged]
+    for judge, found in trusted.items():
+        click.echo(told(judge, found))
     if not (answers or preferred):
         raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
     for change in drift(answers):
-        told = f"{change.before:+.0%} good answers beside what was expected before, {change.now:+.0%} now"
-        click.echo(f"the {change.tier} tier has changed: {told}")
-    found = correct(model, answers, preferred, suite)
-    click.echo(f"{found.taught} opinions, {len(preferred)} comparisons")
-    _show(found, len(answers) - found.taught)
-    if found.objection is not None:
-        raise click.ClickException(f"{found.objection}: {output} was not written")
-    Path(output).write_bytes(found.content)
-    click.echo(f"model {SuccessModel.read(found.content).version} written to {output}; set router.model to use it")
+        seen = f"{change.before:+.0%} good answers beside what was expected before, {change.now:+.0%} now"
+        click.echo(f"the {change.tier} tier has changed: {seen}")
+    made = correct(model, answers, preferred, suite, rates(settings)[1])
+    click.echo(f"{made.taught} opinions, {len(preferred)} comparisons, {len(judged)} of them a judge's")
+    _show(made, len(answers) - made.taught)
+    if made.objection is not None:
+        raise click.ClickException(f"{made.objection}: {output} was not written")
+    Path(output).write_bytes(made.content)
+    click.echo(f"model {SuccessModel.read(made.content).version} written to {output}; set router.model to use it")
 
 
-def _collect(settings: Settings, tenants: Sequence[str], count: int) -> tuple[list[LoggedDecision], list[Feedback]]:
-    async def collect(redis: Redis) -> tuple[list[LoggedDecision], list[Feedback]]:
-        decisions = [each for tenant in tenants for each in await read(redis, tenant, count)]
-        return decisions, [each for tenant in tenants for each in await read_feedback(redis, tenant, count)]
+def collect(
+    settings: Settings, tenants: Sequence[str], count: int
+) -> tuple[list[LoggedDecision], list[Feedback], list[JudgeOpinion]]:
+    """Read the newest decisions, people's feedback and a judge's opinions of tenants. Raises ValueError."""
 
-    return with_redis(settings, collect)
+    async def collected(redis: Redis) -> tuple[list[LoggedDecision], list[Feedback], list[JudgeOpinion]]:
+        return (
+            [each for tenant in tenants for each in await read(redis, tenant, count)],
+            [each for tenant in tenants for each in await read_feedback(redis, tenant, count)],
+            [each for tenant in tenants for each in await read_judgements(redis, tenant, count)],
+        )
+
+    return with_redis(settings, collected)
+
+
+def told(judge: str, found: Trust) -> str:
+    """Say for people how often a judge agrees with people, and what follows."""
+    if not found.pairs:
+        return (
+            f"judge {judge}: people have compared nothing of which it has an opinion: the router does not learn from it"
+        )
+    agreement, ahead = found.agreement, found.ahead
+    said = (
+        f"judge {judge}: agrees with people on {agreement.value:.0%} [{agreement.low:.0%}, {agreement.high:.0%}] of "
+        f"{found.pairs} pairs that both have compared, {ahead.value:+.0%} [{ahead.low:+.0%}, {ahead.high:+.0%}] beside "
+        f"always naming {found.rule}: "
+    )
+    if found.established:
+        return f"{said}an opinion counts {found.weight:.2f} of a person's"
+    few = f", which takes {FEWEST} pairs" if found.pairs < FEWEST else ""
+    return f"{said}the router does not learn from it{few}"
 
 
 def _show(found: Correction, kept: int) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 from gateway.cli.calibrate import calibrate
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
 from gateway.cli.refit import refit
+from gateway.cli.route_stats import stats
 
 
 @click.group()
@@ -20,6 +21,7 @@ def route() -> None:
     roundhouse route explain "Prove that there are infinitely many primes."
     roundhouse route replay --tenant acme
     roundhouse route calibrate
+    roundhouse route stats --tenant acme
     """
 
 
@@ -88,3 +90,4 @@ def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
 
 route.add_command(calibrate)
 route.add_command(refit)
+route.add_command(stats)

@@ -29,6 +29,7 @@ from gateway.config.chat import ChatSettings
 from gateway.config.default_pools import DEMO as DEMO
 from gateway.config.default_pools import default_pools, own_pools
 from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
+from gateway.config.judge import JudgeSettings, check_judge
 from gateway.config.model_store import ModelStoreSettings
 from gateway.config.origin import LOOPBACK
 from gateway.config.pools import TIERS as TIERS
@@ -241,6 +242,7 @@ class Settings(Section, frozen=True):
     batches: BatchSettings = BatchSettings()
     chat: ChatSettings = ChatSettings()
     router: RouterSettings = RouterSettings()
+    judge: JudgeSettings = JudgeSettings()
     scaling: ScalingSettings = ScalingSettings()
     adapters: AdapterSettings = AdapterSettings()
     models: ModelStoreSettings = ModelStoreSettings()
@@ -356,6 +358,7 @@ def _check(settings: Settings) -> None:
         raise SettingsError("prices: two prices have the same name")
     check_pools(settings.pools)
     check_tiers(settings.pools)
+    check_judge(settings.judge, settings.pools, settings.router)
     for source in settings.adapters.sources:
         try:
             normalise(source)

@@ -16,6 +16,7 @@ from gateway.access.identity import Principal
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.exchange import JsonResponse, read_object
 from gateway.pipeline.routing.decisions import Compared, FeedbackReason
+from gateway.pipeline.routing.judge import tier_of
 from gateway.protocol.requests import converted
 from gateway.services import Gateway, gateway_of
 from gateway.turns import Turn
@@ -49,6 +50,7 @@ async def create(request: Request) -> Response:
     over = [await _beside(turn, named, gateway, principal) for named in dict.fromkeys(map(response_id, body.over))]
     if body.rating == "preferred":
         gateway.decisions.prefer(principal.tenant, _compared(turn), [_compared(other) for other in over])
+        gateway.judge.compared(turn, over)
     else:
         gateway.decisions.think(principal.tenant, turn.id, body.rating or "withdrawn", body.reason)
     if body.rating == "down" and body.reason != "too_slow" and gateway.similar is not None:
@@ -78,8 +80,7 @@ def _question(turn: Turn) -> object:
 
 
 def _compared(turn: Turn) -> Compared:
-    routed = turn.log.routed
-    return Compared(turn.id, routed.tier if routed is not None and routed.base_model is None else "")
+    return Compared(turn.id, tier_of(turn))
 
 
 routes: list[BaseRoute] = [Route("/v1/responses/{id}/feedback", create, methods=["POST"])]

@@ -50,6 +50,7 @@ class Pipeline:
         self._adapters = services.adapters
         self._metrics = metrics
         self._canaries = services.canaries
+        self._judge = services.judge
         self._tracing = services.tracing
         self._similar = services.similar
         self._guard = guard
@@ -235,6 +236,7 @@ class Pipeline:
         else:
             turn.cost = answered.cost
             self._tiers.answered(answered)
+            self._judge.routed(answered)
             self._metering.close(answered)
             self._admission.learn(answered)
         storing = self._stored.land(turn, answered)  # its round trip overlaps that of the settlement

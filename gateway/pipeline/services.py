@@ -15,6 +15,7 @@ from gateway.engines.wanted import WantedPools
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.canaries import Canaries
 from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.routing.judge import Judge
 from gateway.pipeline.routing.tiers import TierMemory
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.pipeline.sources.single_flight import Flights
@@ -42,6 +43,7 @@ class Services:
     metrics: Metrics
     canaries: Canaries
     decisions: DecisionLog
+    judge: Judge
     memory: TierMemory
     violations: Violations
     anomalies: Anomalies

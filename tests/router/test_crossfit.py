@@ -128,8 +128,8 @@ def test_a_refit_is_judged_on_questions_that_were_kept_apart(embedded: bool) -> 
     believed = suite.believed(model)
     assert brier(believed, outcomes)[0] < 0.7 * brier(np.tile(outcomes.mean(axis=0), (len(outcomes), 1)), outcomes)[0]
     same = SuccessModel.read(refit(model, []))
-    assert not judge(same, model, suite).worse
+    assert not judge(same, model, suite, (0.1, 0.2, 1.0)).worse
     arrays = dict(model.arrays)
     for name in ("feature_calibration", "embedding_calibration"):
         arrays[name] = -arrays[name]
-    assert judge(SuccessModel(arrays, model.metadata, "worse"), model, suite).worse
+    assert judge(SuccessModel(arrays, model.metadata, "worse"), model, suite, (0.1, 0.2, 1.0)).worse

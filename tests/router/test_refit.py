@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
-from router.refit import Opinion, Preference, judge, read_suite, refit
+from router.refit import Opinion, Preference, judge, moves, read_suite, refit
 from router.success import SuccessModel, shipped
-from router.tier import TIERS
+from router.tier import NOMINAL, TIERS, relative
 
 Truth = Callable[[np.ndarray], np.ndarray]
+PRICES = relative(NOMINAL)
 
 
 def opinions(truth: Truth, number: int = 1500, seed: int = 0) -> list[Opinion]:
@@ -31,7 +33,7 @@ def corrected(truth: Truth) -> SuccessModel:
 
 def test_opinions_that_agree_with_the_model_pass_and_change_little() -> None:
     model = corrected(lambda said: said)
-    verdict = judge(model, shipped(), read_suite(model))
+    verdict = judge(model, shipped(), read_suite(model), PRICES)
     assert not verdict.worse
     assert model.arrays["embedding_calibration"] == pytest.approx(shipped().arrays["embedding_calibration"], abs=0.3)
     assert model.version != shipped().version and model.metadata.corrected_by == 1500
@@ -40,7 +42,7 @@ def test_opinions_that_agree_with_the_model_pass_and_change_little() -> None:
 @pytest.mark.parametrize("truth", [lambda said: 1 - said, lambda said: np.full_like(said, 0.95)])
 def test_opinions_that_contradict_the_frozen_suite_are_refused(truth: Truth) -> None:
     model = corrected(truth)
-    assert judge(model, shipped(), read_suite(model)).worse
+    assert judge(model, shipped(), read_suite(model), PRICES).worse
 
 
 def test_the_correction_finds_what_is_true() -> None:
@@ -86,10 +88,30 @@ def test_preferences_move_both_sides() -> None:
     assert model.metadata.corrected_by == 3000
 
 
+def test_a_preference_of_less_weight_moves_less() -> None:
+    """A tenth of the weight is as much as a tenth of the preferences; none is as if nobody had said anything."""
+
+    def offsets(weight: float, number: int = 3000) -> np.ndarray:
+        said = [msgspec.structs.replace(each, weight=weight) for each in preferences(0.7)[:number]]
+        return moves([], said)[:, 1]
+
+    assert np.abs(offsets(0.1)).max() < np.abs(offsets(1.0)).max()
+    assert offsets(0.1) == pytest.approx(offsets(1.0, 300), abs=0.15)
+    assert offsets(0.0) == pytest.approx(np.zeros(3), abs=1e-9)
+
+
+def test_models_are_compared_at_the_prices_of_the_pools() -> None:
+    """Where the large tier costs hardly more, it matters less which questions go there."""
+    model = corrected(lambda said: 1 - said)
+    dear, cheap = (judge(model, shipped(), read_suite(model), prices) for prices in (PRICES, (0.9, 0.95, 1.0)))
+    assert dear.brier == cheap.brier
+    assert dear.area != cheap.area
+
+
 def test_preferences_that_agree_with_the_model_change_little() -> None:
     model = SuccessModel.read(refit(shipped(), [], preferences(0.0)))
     assert model.arrays["embedding_calibration"] == pytest.approx(shipped().arrays["embedding_calibration"], abs=0.3)
-    assert not judge(model, shipped(), read_suite(model)).worse
+    assert not judge(model, shipped(), read_suite(model), PRICES).worse
 
 
 def test_without_opinions_nothing_changes() -> None:

@@ -7,6 +7,7 @@ Redis does not take is tried again; beyond `MAX_WAITING` entries the oldest are 
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import time
@@ -93,33 +94,41 @@ class Feedback(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DecisionLog:
-    """Collects decisions and feedback, and writes them to Redis."""
+    """Collects decisions, feedback and the opinions of a judge, and writes them to Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._waiting: deque[tuple[str, int, str, bytes]] = deque(maxlen=MAX_WAITING)
+        self._flushing = asyncio.Lock()
 
     def add(self, tenant: str, entry: LoggedDecision, *, keep: int) -> None:
         """Write a decision with the next flush. Args: keep: entries of the tenant that are kept (about)."""
-        self._waiting.append((KEY.format(tenant=tenant), keep, "decision", msgspec.json.encode(entry)))
+        self.note(KEY.format(tenant=tenant), keep, "decision", entry)
 
     def think(self, tenant: str, response: str, signal: Signal, reason: FeedbackReason | None = None) -> None:
         """Write a user's judgement of a response with the next flush."""
-        self._note(tenant, Feedback(response=response, at=_now(), signal=signal, reason=reason))
+        self._feedback(tenant, Feedback(response=response, at=_now(), signal=signal, reason=reason))
 
     def prefer(self, tenant: str, preferred: Compared, over: Sequence[Compared]) -> None:
         """Write with the next flush that a user prefers an answer over others to the same question."""
         feedback = Feedback(
             response=preferred.response, at=_now(), signal="preferred", tier=preferred.tier, over=tuple(over)
         )
-        self._note(tenant, feedback)
+        self._feedback(tenant, feedback)
 
-    def _note(self, tenant: str, feedback: Feedback) -> None:
-        key = FEEDBACK_KEY.format(tenant=tenant)
-        self._waiting.append((key, FEEDBACK_ENTRIES, "feedback", msgspec.json.encode(feedback)))
+    def note(self, key: str, keep: int, field: str, entry: Struct) -> None:
+        """Write to a stream of a tenant's with the next flush. Args: keep: entries that are kept (about)."""
+        self._waiting.append((key, keep, field, msgspec.json.encode(entry)))
+
+    def _feedback(self, tenant: str, feedback: Feedback) -> None:
+        self.note(FEEDBACK_KEY.format(tenant=tenant), FEEDBACK_ENTRIES, "feedback", feedback)
 
     async def flush(self) -> None:
-        """Write what was added since the last flush."""
+        """Write what was added since the last flush, and wait for one that is under way."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         waiting, self._waiting = self._waiting, deque(maxlen=MAX_WAITING)
         if not waiting:
             return
@@ -241,7 +250,7 @@ def judged_answers(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedb
     said = inferred | {response: thought for response, thought in thumbs.items() if thought.signal != "withdrawn"}
     found = []
     for each in sorted(decisions, key=lambda decision: decision.at):
-        thought_of, probabilities = said.get(each.response), _believed(each, model)
+        thought_of, probabilities = said.get(each.response), believed(each, model)
         if thought_of is None or thought_of.reason == "too_slow" or each.tier != each.choice.tier:
             continue
         if probabilities is not None:
@@ -260,7 +269,7 @@ def preferences(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback
     for thought in sorted(feedback, key=lambda thought: thought.at):
         sides = (thought.response, *(other.response for other in thought.over))
         decision = next((routed[response] for response in sides if response in routed), None)
-        probabilities = None if decision is None else _believed(decision, model)
+        probabilities = None if decision is None else believed(decision, model)
         if decision is None or probabilities is None:
             continue
         for other in thought.over:
@@ -275,7 +284,7 @@ def preferences(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback
     return list(found.values())
 
 
-def _believed(decision: LoggedDecision, model: str) -> tuple[float, float, float] | None:
+def believed(decision: LoggedDecision, model: str) -> tuple[float, float, float] | None:
     """Return the probabilities by which a tier was chosen; None if they are not those of this version of the model."""
     outlook = decision.choice.outlook
     learnt = outlook.source is ValueSource.LEARNT and decision.model == model

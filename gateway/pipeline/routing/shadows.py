@@ -10,41 +10,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic
 
 from msgspec import Struct
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from cache.semantic.agreement import agree
-from engine.client.generation import EngineGone, EngineOverloaded, RequestFailed
+from engine.client.generation import EngineGone, RequestFailed
 from gateway.access.directory.view import View
 from gateway.background import BackgroundTasks
 from gateway.engines.adapters import AdapterNames
-from gateway.engines.engine import Engine
-from gateway.engines.placement import salt_of
 from gateway.engines.pool import Pool
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.pipeline.prompts import tokenise
+from gateway.pipeline.routing.spare import (
+    QUEUE_SECONDS,
+    SECONDS,
+    GivenUp,
+    SpareAnswer,
+    answer,
+    engine_with_room,
+    once_more,
+    repeatable,
+)
 from gateway.pipeline.values import Admitted, Answered
 from gateway.records.directory import Route, Shadow
 from gateway.telemetry.metrics.process import Metrics
-from gateway.tools.answer import constraint
-from gateway.turns import Turn
 from router.canary import Failures, WeightedTarget, evidence, split
 
 log = logging.getLogger("roundhouse.canaries")
 
 MOST = 8
 """Copies of one gateway at the same time; turns beyond them are not copied."""
-MOST_TOKENS = 1024
-"""Most tokens of a copy's answer."""
-SECONDS = 60.0
-"""Seconds after which a copy is given up."""
-QUEUE_SECONDS = 5.0
-"""Seconds for which a copy may wait in its engine."""
-BUSY_SECONDS = 0.5
-"""Seconds of predicted waiting in an engine beyond which its copies are given up."""
 ACCOUNT = "shadow"
 """Account of all copies in the engines' fair shares; those of tenants are digests."""
 _COPIES, _ERROR, _STABLE_ERROR, _GIVEN_UP = "copies", "error", "stable_error", "given_up"
@@ -106,19 +103,6 @@ def copied(route: Route, tenant: str, conversation: bytes) -> bool:
     return split(f"{route.name}\0shadow", tenant, conversation, shares) == "copied"
 
 
-class _Copy(Struct, frozen=True):
-    """The answer to a copy."""
-
-    text: str
-    whole: bool
-    """Whether the answer ended by itself."""
-    first_seconds: float | None
-
-
-class _GivenUp(Exception):
-    """The copy was given up, as others need the engine."""
-
-
 class Shadows:
     """Runs the copies of one gateway."""
 
@@ -150,7 +134,7 @@ class Shadows:
         """Copy a turn that has ended, or was refused with `failure`, if it is fit; `count` receives the result."""
         error = failure if answered is None else answered.streamed.error
         failed = isinstance(error, ApiError) and error.status >= 500
-        if route.shadow is None or not (_fit(asked.turn) and (failed or _whole(answered))):
+        if route.shadow is None or not (repeatable(asked.turn) and (failed or _whole(answered))):
             return
         if len(self._running) >= MOST:
             self._ended(route, count, {_GIVEN_UP: 1}, _GIVEN_UP)
@@ -167,7 +151,7 @@ class Shadows:
                 copy = await self._answer(shadow, asked)
             if answered is not None:
                 news |= await self._compare(answered, copy)
-        except (_GivenUp, TimeoutError):
+        except (GivenUp, TimeoutError):
             news, outcome = {_GIVEN_UP: 1}, _GIVEN_UP
         except (EngineGone, RequestFailed, ApiError) as error:
             news, outcome = news | {_ERROR: 1}, _ERROR
@@ -178,49 +162,17 @@ class Shadows:
         self._metrics.trials.shadow_copy(outcome)
         count(route, {_PREFIX + name: number for name, number in news.items()})
 
-    async def _answer(self, shadow: Shadow, asked: Admitted) -> _Copy:
+    async def _answer(self, shadow: Shadow, asked: Admitted) -> SpareAnswer:
         """
         Raises:
-            _GivenUp: its engine is busy.
+            GivenUp: its engine is busy.
             EngineGone, RequestFailed, ApiError: there is no answer.
         """
-        turn, request = asked.turn, asked.turn.request
-        adapter = self._adapters.resolve(shadow.model, turn.principal.tenant)
+        adapter = self._adapters.resolve(shadow.model, asked.turn.principal.tenant)
         pool = self._pool(adapter.model if adapter else shadow.model)
-        engine = self._engine(pool)
-        prompt = (await tokenise(turn, [pool]))[pool.name]
-        most = max(1, min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS, engine.context - len(prompt)))
-        sampling = request.sampling.resolve(pool.text.defaults, max_tokens=most, seed=asked.seed)
-        held = constraint(request, pool.tools, pool.text.special_token)
-        text: list[str] = []
-        sent, first = monotonic(), None
-        try:
-            async with engine.client.generate(
-                prompt,
-                sampling,
-                text=pool.text,
-                stop=request.stop,
-                adapter=adapter.version if adapter else None,
-                salt=salt_of(turn.principal.tenant),
-                grammar=held.grammar if held else None,
-                tenant=ACCOUNT,
-                service="batch",
-                queue_timeout=QUEUE_SECONDS,
-                request_id=turn.id,
-            ) as generation:
-                async for delta in generation:
-                    first = first or monotonic()
-                    text.append(delta.text)
-                    if _busy(engine):
-                        raise _GivenUp
-        except EngineOverloaded:
-            raise _GivenUp from None
-        waited = generation.usage.queue_seconds
-        return _Copy(
-            text="".join(text),
-            whole=generation.result.finish_reason == "stop",
-            first_seconds=None if first is None else first - sent - waited,
-        )
+        engine = engine_with_room(pool)
+        prompt = (await tokenise(asked.turn, [pool]))[pool.name]
+        return await answer(once_more(asked, engine, prompt, ACCOUNT, adapter.version if adapter else None))
 
     def _pool(self, model: str) -> Pool:
         pools = self._engines.named(model)
@@ -228,19 +180,7 @@ class Shadows:
             raise EngineGone(f"no model is named {model!r}", started=False)
         return pools[0]
 
-    def _engine(self, pool: Pool) -> Engine:
-        """Return the least loaded engine that may be used."""
-        now = monotonic()
-        up = [each for each in pool.engines if each.client.connected and not each.control.drained]
-        up = [each for each in up if each.breaker.allows(now)] or up
-        if not up:
-            raise EngineGone(f"no engine of {pool.name!r} is up", started=False)
-        engine = min(up, key=lambda each: (each.load, each.name))
-        if _busy(engine):
-            raise _GivenUp
-        return engine
-
-    async def _compare(self, answered: Answered, copy: _Copy) -> dict[str, int]:
+    async def _compare(self, answered: Answered, copy: SpareAnswer) -> dict[str, int]:
         found: dict[str, int] = {}
         streamed, turn = answered.streamed, answered.admitted.turn
         if streamed.first_token is not None and copy.first_seconds is not None:
@@ -261,20 +201,8 @@ class Shadows:
         return agree(copy, text, similarity)
 
 
-def _fit(turn: Turn) -> bool:
-    """Whether a turn may be copied: no tools, whose calls must not be repeated."""
-    tools = turn.request.tools is not None or any(message.role == "tool" for message in turn.conversation)
-    return turn.request.generate and not tools
-
-
 def _whole(answered: Answered | None) -> bool:
     return answered is not None and answered.cache != "hit" and answered.streamed.reason in ("stop", "length")
-
-
-def _busy(engine: Engine) -> bool:
-    pool, report = engine.pool, engine.client.load
-    full = pool.max_turns > 0 and pool.turns >= pool.max_turns
-    return full or (report is not None and report.predicted_queue_seconds > BUSY_SECONDS)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -17,7 +17,7 @@ from gateway.telemetry.metrics.engines import EngineMetrics
 from gateway.telemetry.metrics.limits import LimitMetrics
 from gateway.telemetry.metrics.redis import RedisMetrics
 from gateway.telemetry.metrics.registry import MetricRegistry
-from gateway.telemetry.metrics.routing import BudgetMetrics, PlacementMetrics, TrialMetrics
+from gateway.telemetry.metrics.routing import BudgetMetrics, JudgeMetrics, PlacementMetrics, TrialMetrics
 from gateway.telemetry.metrics.semantic import SemanticMetrics
 from gateway.telemetry.metrics.turns import TurnMetrics
 
@@ -81,6 +81,7 @@ class Metrics:
         self.engines = EngineMetrics(registry)
         self.budgets = BudgetMetrics(registry)
         self.trials = TrialMetrics(registry)
+        self.judge = JudgeMetrics(registry)
         self.semantic = SemanticMetrics(registry)
         self.batches = BatchMetrics(registry)
 

@@ -62,6 +62,23 @@ class TrialMetrics:
         self._shadow_copies(outcome).inc()
 
 
+class JudgeMetrics:
+    """Counts what became of pairs of answers that were to be judged; nothing while there is no judge."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._judged = registry.counter(
+            "roundhouse_judged_pairs",
+            "Pairs of answers that a judge was to compare, by outcome (preferred; tie; contradicted: it named another "
+            "one in the other order; budget: the day's is spent; unpriced: a model has no price; given_up: others "
+            "needed the engine; unfinished: the second answer was cut off; too_long; unreadable; error).",
+            "outcome",
+        )
+
+    def ended(self, outcome: str) -> None:
+        """Count a pair."""
+        self._judged(outcome).inc()
+
+
 class BudgetMetrics:
     """Shows the spent part of the budget; NaN while there is no budget, or nothing was spent under it."""
 

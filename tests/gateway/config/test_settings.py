@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def test_a_setting_that_is_gone_is_refused_with_what_to_do(
         load(write(tmp_path, f"[{section}]\n{field} = {value}\n"), environ={})
     with pytest.raises(SettingsError, match=f"{variable}: there is no such setting any more.*{instead}"):
         load(write(tmp_path, ""), environ={variable: value})
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ('pool = "wise"\n', "judge.pool: no pool is named 'wise'; name one of tiny"),
+        ('pool = "tiny"\n[router]\nlog_entries = 0\n', "judge.pool: with router.log_entries = 0 nothing is learnt"),
+    ],
+)
+def test_a_judge_that_there_cannot_be_is_refused(tmp_path: Path, judge: str, message: str) -> None:
+    pool = '[[pools]]\ntier = "small"\nname = "tiny"\nmodel = "m"\n'
+    file = write(tmp_path, f"{pool}[judge]\n{judge}")
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load(file, environ={})
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def exercised() -> Metrics:
     metrics.background.failed("view")
     metrics.trials.canary_out("error")
     metrics.trials.shadow_copy("answered")
+    metrics.judge.ended("tie")
     metrics.semantic.asked("serve", 0.01)
     metrics.semantic.embedder("m", up=True)
     metrics.placements.answered("small", "prefix", prompt=9, expected=5, found=5)
