@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from cache.keys import bytes_key, epochs_key, index_key, response_key
+from cache.response import Sealing, read_text
 from cache.semantic.keys import answer_key
 
 _SHOWN = ("model", "tier", "scope", "tags", "input_tokens", "output_tokens", "created", "epochs")
@@ -36,7 +37,7 @@ class StoredAnswerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     semantic: str | None = None
     """State of the answer in the semantic cache (`cache.semantic.entry.EntryState`); None: it is not in it."""
     text: str | None = None
-    """The answer's text, only where a single answer was asked for."""
+    """The answer's text, only where a single answer was asked for; None also if it cannot be opened."""
 
 
 class Holding(Struct, frozen=True):
@@ -75,7 +76,7 @@ async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
     return Holding(count, int(size or 0), [stored for stored in listed if stored is not None])
 
 
-async def stored(redis: Redis, tenant: str, digest: str) -> StoredAnswerInfo | None:
+async def stored(redis: Redis, seal: Sealing, tenant: str, digest: str) -> StoredAnswerInfo | None:
     """Read one stored answer with its text; None if there is none.
 
     Raises:
@@ -83,17 +84,17 @@ async def stored(redis: Redis, tenant: str, digest: str) -> StoredAnswerInfo | N
     """
     key = response_key(tenant, digest)
     async with redis.pipeline(transaction=True) as pipeline:
-        pipeline.hmget(key, (*_SHOWN, "size", "text"))
+        pipeline.hmget(key, (*_SHOWN, "size", "answer"))
         pipeline.hgetall(epochs_key(tenant))
         pipeline.pttl(key)
         pipeline.time()
         pipeline.hget(answer_key(tenant, digest), "state")
         fields, epochs, left, (seconds, micros), state = await pipeline.execute()
-    *shown, size, text = cast("list[bytes | None]", fields)
-    if size is None or text is None:
+    *shown, size, sealed = cast("list[bytes | None]", fields)
+    if size is None or sealed is None:
         return None
     found = _stored(digest, shown, epochs, int(size), seconds + micros / 1e6 + left / 1000, state)
-    return None if found is None else replace(found, text=text.decode())
+    return None if found is None else replace(found, text=read_text(sealed, key, seal))
 
 
 def _stored(

@@ -1,9 +1,9 @@
 """The exact response cache: the same request from the same user gets the same answer without a model.
 
-Redis is the truth and readable with redis-cli: every answer is a HASH with plain fields and a time to live. A Redis
-that is down or slow is a miss, never an error. One round trip finds an answer, or the turn that is making it (a
-*flight*), or takes the lead. What a look-up reads is checked against the epochs in the same script, so that whatever is
-invalidated or deleted is gone at once for every gateway.
+Redis is the truth: every answer is a HASH with a time to live. Its text is sealed, the other fields can be read with
+redis-cli. A Redis that is down or slow is a miss, never an error, and so is an answer that cannot be opened. One round
+trip finds an answer, or the turn that is making it (a *flight*), or takes the lead. What a look-up reads is checked
+against the epochs in the same script, so that whatever is invalidated or deleted is gone at once for every gateway.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import enum
 import logging
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
 from cache.policy import Reject
-from cache.shape import DeltaShape, decode, encode
+from cache.shape import DeltaShape, check
 
 log = logging.getLogger("roundhouse.cache")
 
-FORMAT = "2"
+FORMAT = "3"
 """Format of an entry's fields; entries of another format are misses."""
 MAX_TTL = 30 * 24 * 3600
 """Seconds that an answer may live at most."""
@@ -50,6 +52,23 @@ class LookupOutcome(enum.StrEnum):
     """There is none, and nobody waits for this turn's answer."""
 
 
+class Sealing(Protocol):
+    """Seals the texts of answers. `context` says what the data is; data sealed as one thing cannot be opened as
+    another."""
+
+    def seal(self, data: bytes, context: str) -> bytes:
+        """Return data that nobody else can read."""
+        ...
+
+    def open(self, sealed: bytes, context: str) -> bytes:
+        """Return what was sealed.
+
+        Raises:
+            ValueError: it was sealed with another secret, or as something else, or is damaged.
+        """
+        ...
+
+
 class CachedAnswer(Struct, frozen=True, kw_only=True):
     """A stored answer."""
 
@@ -73,20 +92,33 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """Fields of the answer's HASH in Redis, except for those that the script adds."""
+        """Plain fields of the answer's HASH in Redis, except for those that the script adds."""
         return {
             "format": FORMAT,
-            "text": self.text,
-            "shape": encode(self.shape),
             "model": self.model,
             "tier": self.tier,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "scope": self.scope,
             "tags": " ".join(self.tags),
-            **({} if self.stop is None else {"stop": self.stop}),
-            **({"options": self.options} if self.options else {}),
         }
+
+    @property
+    def packed(self) -> bytes:
+        """What of the answer is stored sealed."""
+        return _packer.encode(_Said(self.text, self.shape, self.stop, self.options))
+
+
+class _Said(Struct, array_like=True, frozen=True):
+    """What of an answer nobody else may read: its tokens tell its text, and its stop string is the client's."""
+
+    text: str
+    shape: DeltaShape
+    stop: str | None
+    options: str
+
+
+_packer, _unpacker = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Said)
 
 
 class Lookup(Struct, frozen=True):
@@ -119,23 +151,49 @@ class Wish(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class ResponseCache:
+class AnswerRemoval:
+    """Removes stored answers; to that end none needs to be opened."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._invalidate = redis.register_script(_script("invalidate"))
+        self._remove = redis.register_script(_script("remove"))
+
+    async def invalidate(self, tenant: str, tag: str = ALL) -> None:
+        """Forget all answers of a tenant, or those with a tag, at once and on every gateway, also those in the making.
+
+        Raises:
+            RedisError: it could not be done; unlike a look-up, the caller must know.
+        """
+        await self._invalidate(keys=[epochs_key(tenant)], args=[tag, 1000 * EPOCHS_LIFE, MAX_TAGS])
+
+    async def remove(self, tenant: str, digest: str) -> bool:
+        """Forget one answer, at once and on every gateway, also one in the making; return whether one was stored.
+
+        Raises:
+            RedisError: it could not be done.
+        """
+        keys = [response_key(tenant, digest), index_key(tenant), bytes_key(tenant), flight_key(tenant, digest)]
+        return bool(await self._remove(keys=keys, args=[digest]))
+
+
+class ResponseCache(AnswerRemoval):
     """Stored answers of all tenants, each in keys of its own.
 
     Args:
         redis: a client with `decode_responses=False`, whose timeouts bound what a look-up may cost.
+        seal: of the texts.
         ttl: seconds an answer lives, at most `MAX_TTL`.
         max_entries: answers kept per tenant.
         max_bytes: bytes of all of them together.
     """
 
-    def __init__(self, redis: Redis, *, ttl: float, max_entries: int, max_bytes: int = 2**53) -> None:
-        self._redis = redis
+    def __init__(self, redis: Redis, seal: Sealing, *, ttl: float, max_entries: int, max_bytes: int = 2**53) -> None:
+        super().__init__(redis)
+        self._seal = seal
         self.configure(ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
         self._look_up = redis.register_script(_script("look_up"))
         self._store = redis.register_script(_script("store"))
-        self._invalidate = redis.register_script(_script("invalidate"))
-        self._remove = redis.register_script(_script("remove"))
         self._release = redis.register_script(_RELEASE)
 
     def configure(self, *, ttl: float, max_entries: int, max_bytes: int) -> None:
@@ -166,10 +224,11 @@ class ResponseCache:
             return Lookup(LookupOutcome.MISS, "unavailable")
         match LookupOutcome(outcome):
             case LookupOutcome.HIT:
-                entry = read_entry(rest)
+                entry = read_entry(rest, keys[1], self._seal)
                 if entry is not None:
                     return Lookup(LookupOutcome.HIT, reason, epochs, entry)
-                # Written by something else: as good as absent. This answer will replace it, and nobody waits for it.
+                # Written by something else, or sealed with another secret: as good as absent. This answer will replace
+                # it, and nobody waits for it.
                 return Lookup(LookupOutcome.MISS, "unreadable", epochs)
             case LookupOutcome.JOIN if wish.follow:
                 return Lookup(LookupOutcome.JOIN, "joined", epochs, leader=rest[0].decode())
@@ -187,9 +246,11 @@ class ResponseCache:
         """
         if not found.epochs:
             return Reject.UNAVAILABLE
-        arguments = [part for pair in entry.fields.items() for part in pair]
+        key = response_key(tenant, digest)
+        fields = {"answer": self._seal.seal(entry.packed, key), **entry.fields}
+        arguments = [part for pair in fields.items() for part in pair]
         keys = [
-            response_key(tenant, digest),
+            key,
             index_key(tenant),
             bytes_key(tenant),
             epochs_key(tenant),
@@ -227,27 +288,10 @@ class ResponseCache:
         except (RedisError, OSError) as error:
             log.warning("response cache: leases not renewed", extra={"error": type(error).__name__})
 
-    async def invalidate(self, tenant: str, tag: str = ALL) -> None:
-        """Forget all answers of a tenant, or those with a tag, at once and on every gateway, also those in the making.
-
-        Raises:
-            RedisError: it could not be done; unlike a look-up, the caller must know.
-        """
-        await self._invalidate(keys=[epochs_key(tenant)], args=[tag, 1000 * EPOCHS_LIFE, MAX_TAGS])
-
-    async def remove(self, tenant: str, digest: str) -> bool:
-        """Forget one answer, at once and on every gateway, also one in the making; return whether one was stored.
-
-        Raises:
-            RedisError: it could not be done.
-        """
-        keys = [response_key(tenant, digest), index_key(tenant), bytes_key(tenant), flight_key(tenant, digest)]
-        return bool(await self._remove(keys=keys, args=[digest]))
-
 
 def size_of(entry: CachedAnswer) -> int:
-    """Return the bytes of an answer's fields."""
-    return sum(len(str(value).encode()) for value in entry.fields.values())
+    """Return the bytes of an answer's fields, before it is sealed."""
+    return sum(len(str(value).encode()) for value in entry.fields.values()) + len(entry.packed)
 
 
 _RELEASE = """
@@ -262,24 +306,40 @@ def _script(name: str) -> str:
     return "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("epochs", name))
 
 
-def read_entry(flat: Sequence[bytes]) -> CachedAnswer | None:
-    """Decode a stored answer from the fields and values of its hash; None if something else has written them."""
+def read_entry(flat: Sequence[bytes], key: str, seal: Sealing) -> CachedAnswer | None:
+    """Read a stored answer from the fields and values of its hash; None if something else has written them, or it
+    cannot be opened."""
     try:
-        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
-        if fields["format"] != FORMAT:
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if fields[b"format"].decode() != FORMAT:
             return None
+        said = _opened(fields[b"answer"], key, seal)
         return CachedAnswer(
-            text=fields["text"],
-            shape=decode(fields["shape"], fields["text"]),
-            model=fields["model"],
-            tier=fields["tier"],
-            input_tokens=int(fields["input_tokens"]),
-            output_tokens=int(fields["output_tokens"]),
-            stop=fields.get("stop"),
-            scope=fields["scope"],
-            tags=tuple(fields["tags"].split()),
-            options=fields.get("options", ""),
-            created=float(fields["created"]),
+            text=said.text,
+            shape=said.shape,
+            model=fields[b"model"].decode(),
+            tier=fields[b"tier"].decode(),
+            input_tokens=int(fields[b"input_tokens"]),
+            output_tokens=int(fields[b"output_tokens"]),
+            stop=said.stop,
+            scope=fields[b"scope"].decode(),
+            tags=tuple(fields[b"tags"].decode().split()),
+            options=said.options,
+            created=float(fields[b"created"]),
         )
     except (ValueError, KeyError):  # a UnicodeDecodeError and msgspec's errors are ValueErrors
         return None
+
+
+def read_text(sealed: bytes, key: str, seal: Sealing) -> str | None:
+    """Read the text of a stored answer from its field `answer`; None if it cannot be opened."""
+    try:
+        return _opened(sealed, key, seal).text
+    except ValueError:
+        return None
+
+
+def _opened(sealed: bytes, key: str, seal: Sealing) -> _Said:
+    said = _unpacker.decode(seal.open(sealed, key))
+    check(said.shape, said.text)
+    return said

@@ -81,6 +81,7 @@ from gateway.pipeline.routing.shadows import Shadows
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.pipeline.run import Pipeline
 from gateway.pipeline.services import Services
+from gateway.pipeline.sources.response_cache import answer_seal
 from gateway.pipeline.sources.semantic_parts import semantic_cache
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import TraceRequests, Tracing
@@ -296,7 +297,7 @@ async def _services(
     view = await start(View(directory))
     engines.controls = view.replicas
     await start(OperatorDrains(engines))
-    cache = ResponseCache(redis, **settings.cache.bounds)
+    cache = ResponseCache(redis, answer_seal(secret), **settings.cache.bounds)
     embedder = await _embedder(settings, starter)
     shadows = await start(Shadows(engines, adapters, view, embedder, metrics))
     canaries = Canaries(redis, directory, view, metrics, shadows)

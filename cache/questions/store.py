@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from cache.keys import epochs_key, response_key
 from cache.questions.index import Hint, Name, Vector
-from cache.response import CachedAnswer, read_entry
+from cache.response import CachedAnswer, Sealing, read_entry
 from cache.semantic.decision import SemanticCandidate
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
 from cache.semantic.evidence import Evidence
@@ -72,11 +72,13 @@ class SemanticStore:
 
     Args:
         redis: a client with `decode_responses=False`, whose timeouts bound what a look-up may cost.
+        seal: of the answers.
         max_questions: kept per tenant; a partition has a quarter of them at most.
     """
 
-    def __init__(self, redis: Redis, *, max_questions: int = 10_000) -> None:
+    def __init__(self, redis: Redis, seal: Sealing, *, max_questions: int = 10_000) -> None:
         self._redis = redis
+        self._seal = seal
         self._max_questions = max_questions
         self._look_up = redis.register_script(_script("look_up", shared=True))
         self._admit = redis.register_script(_script("admit", shared=True))
@@ -101,7 +103,7 @@ class SemanticStore:
         records: dict[str, list[bytes | None]] = {}
         stored: dict[str, CachedAnswer] = {}
         for answer, (record, fields) in zip(answers, known, strict=True):
-            entry = read_entry(fields) if fields else None
+            entry = read_entry(fields, response_key(tenant, answer), self._seal) if fields else None
             if entry is not None:
                 stored[answer], records[answer] = entry, record
         candidates, gone = [], []

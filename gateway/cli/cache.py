@@ -106,8 +106,15 @@ def ls(config: str | None, tenant: str, limit: int, as_json: bool) -> None:
 def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
     """Show one stored answer of a TENANT with its text; `roundhouse cache ls` lists the DIGESTs."""
     from cache import inspection
+    from gateway.access.identity.secret import installation_secret
+    from gateway.pipeline.sources.response_cache import answer_seal
 
-    found = with_redis(load_settings(config), lambda redis: inspection.stored(redis, tenant, digest))
+    settings = load_settings(config)
+
+    async def read(redis: Redis) -> inspection.StoredAnswerInfo | None:
+        return await inspection.stored(redis, answer_seal(installation_secret(settings)), tenant, digest)
+
+    found = with_redis(settings, read)
     if found is None:
         raise click.ClickException(f"{tenant} has no stored answer {digest}; see: roundhouse cache ls {tenant}")
     if as_json:
@@ -119,7 +126,9 @@ def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
             table.add_row(name, Text(_moment(value) if name in ("created", "expires") else _plain(value)))
     console = Console()
     console.print(table)
-    console.print(Text(found.text or ""))
+    if found.text is None:
+        raise click.ClickException("the answer cannot be opened: it was sealed with another secret, or is damaged")
+    console.print(Text(found.text))
 
 
 @cache.command("rm")
@@ -128,12 +137,12 @@ def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
 @click.argument("digests", nargs=-1, required=True)
 def rm(config: str | None, tenant: str, digests: tuple[str, ...]) -> None:
     """Delete stored answers of a TENANT by their DIGESTS (see `cache ls`), at once and on every gateway."""
-    from cache.response import ResponseCache
+    from cache.response import AnswerRemoval
 
     settings = load_settings(config)
 
     async def remove(redis: Redis) -> list[bool]:
-        stored = ResponseCache(redis, **settings.cache.bounds)
+        stored = AnswerRemoval(redis)
         return [await stored.remove(tenant, digest) for digest in digests]
 
     removed = with_redis(settings, remove)
@@ -172,7 +181,7 @@ def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
 def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
     """Delete all stored answers of a TENANT, or those with a tag, at once and on every gateway."""
     from cache import inspection
-    from cache.response import ALL, ResponseCache
+    from cache.response import ALL, AnswerRemoval
     from gateway.errors import InvalidRequest
     from gateway.protocol.caching import checked_tags
 
@@ -183,7 +192,7 @@ def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
         raise click.ClickException(error.message) from error
 
     async def forget(redis: Redis) -> int:
-        stored = ResponseCache(redis, **settings.cache.bounds)
+        stored = AnswerRemoval(redis)
         for name in names or (ALL,):
             await stored.invalidate(tenant, name)
         return (await inspection.holding(redis, tenant, limit=1)).entries

@@ -19,7 +19,7 @@ _SALT, _NONCE = 16, 12
 """Lengths of salt and nonce in bytes."""
 
 
-class BrokenSeal(Exception):
+class BrokenSeal(ValueError):
     """The data was not sealed with this installation's secret, was changed, or was sealed as something else."""
 
 

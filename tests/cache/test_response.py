@@ -13,10 +13,12 @@ from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_ke
 from cache.policy import Reject
 from cache.response import CachedAnswer, Lookup, LookupOutcome, ResponseCache, Wish, size_of
 from cache.shape import DeltaShape
+from gateway.storage.seal import Seal
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
+SEAL = Seal(b"secret")
 ENTRY = CachedAnswer(
     text="Grüße, 世界",
     shape=DeltaShape((3, 6), (1, 2), (7, 8, 9)),
@@ -29,7 +31,7 @@ ENTRY = CachedAnswer(
 
 
 def cache_over(redis: Redis, *, ttl: float = 60, max_entries: int = 100, max_bytes: int = 2**30) -> ResponseCache:
-    return ResponseCache(redis, ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
+    return ResponseCache(redis, SEAL, ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
 
 
 async def store(
@@ -63,12 +65,17 @@ async def test_tenants_never_share_an_entry(redis: Redis) -> None:
     assert await stored(cache, tenant="globex") is None
 
 
-async def test_an_operator_can_read_an_entry(redis: Redis) -> None:
-    await store(cache_over(redis))
+async def test_an_operator_can_read_an_entry_but_its_text(redis: Redis) -> None:
+    """Nor its tokens, its stop string, or what the tiers came to."""
+    entry = msgspec.structs.replace(ENTRY, stop="Grüße", options="Grüße")
+    await store(cache_over(redis), entry=entry)
     fields = await redis.hgetall(response_key("acme", "d1"))
-    assert fields[b"text"].decode() == ENTRY.text
     assert fields[b"output_tokens"] == b"3"
     assert fields[b"tags"] == b"faq v:1"
+    assert set(fields) == {*(name.encode() for name in entry.fields), b"answer", b"created", b"epochs", b"size"}
+    values = b"".join(fields.values())
+    assert not any(word.encode() in values for word in ("Grüße", "世界")) and bytes(entry.shape.token_ids) not in values
+    assert unstamped(await stored(cache_over(redis))) == entry
 
 
 async def test_every_key_expires(redis: Redis) -> None:
@@ -320,8 +327,26 @@ class TestFlights:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"format": "0"}, {"output_tokens": "many"}, {"text": b"\xff\xfe"}, {"shape": "[[3],[1],[7]]"}, {"shape": "{"}],
-    ids=["other format", "wrong type", "not UTF-8", "another's shape", "no shape"],
+    [
+        {"format": "2"},
+        {"output_tokens": "many"},
+        {"model": b"\xff\xfe"},
+        {"answer": "Grüße"},
+        {"answer": Seal(b"another secret").seal(ENTRY.packed, response_key("acme", "d1"))},
+        {"answer": SEAL.seal(ENTRY.packed, response_key("acme", "d2"))},
+        {"answer": SEAL.seal(ENTRY.packed, response_key("globex", "d1"))},
+        {"answer": SEAL.seal(b"", response_key("acme", "d1"))},
+        {
+            "answer": SEAL.seal(
+                msgspec.structs.replace(ENTRY, text="Grüße").packed,
+                response_key("acme", "d1"),
+            )
+        },
+    ],
+    ids=[
+        *("other format", "wrong type", "not UTF-8", "not sealed", "another secret", "another answer"),
+        *("another tenant's", "no answer", "another's shape"),
+    ],
 )
 async def test_an_entry_that_cannot_be_read_is_a_miss(redis: Redis, fields: dict[str, str | bytes]) -> None:
     cache = cache_over(redis)
@@ -333,7 +358,7 @@ async def test_an_entry_that_cannot_be_read_is_a_miss(redis: Redis, fields: dict
     assert await stored(cache)
 
 
-@pytest.mark.parametrize("field", ["format", "epochs", "model", "shape", "created", "tags"])
+@pytest.mark.parametrize("field", ["format", "epochs", "model", "answer", "created", "tags"])
 async def test_a_missing_field_is_a_miss(redis: Redis, field: str) -> None:
     cache = cache_over(redis)
     await store(cache)

@@ -27,6 +27,7 @@ from gateway.pipeline.values import Admitted, Answered, CacheFindings, Prepared,
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import Replayed, Routed, TextDelta, TokenUsage
 from gateway.safety.guard import LONG_TEXT, Guard
+from gateway.storage.seal import Seal
 from gateway.turns import Turn
 from router.options import Options, read_options, write_options
 
@@ -331,6 +332,11 @@ class StoredAnswers:
         if evicted:
             self._statistics.add(tenant, "exact_evict", evicted)
         return entry
+
+
+def answer_seal(secret: bytes) -> Seal:
+    """Return the seal of stored answers under the installation's secret."""
+    return Seal(derive(secret, "stored answers"))
 
 
 def diverged(turn: Turn) -> Streamed:

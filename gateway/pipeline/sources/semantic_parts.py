@@ -16,6 +16,7 @@ from cache.semantic.model import InvalidModel, shipped
 from cache.statistics import CacheCounter
 from gateway.background import failure_reporter
 from gateway.config.settings import Settings
+from gateway.pipeline.sources.response_cache import answer_seal
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.telemetry.metrics.semantic import SemanticMetrics
 
@@ -57,5 +58,5 @@ async def semantic_cache(
         max_bytes=wanted.max_embedding_bytes_per_tenant,
         on_fault=failure_reporter("embeddings"),
     )
-    store = SemanticStore(redis, max_questions=wanted.max_questions_per_tenant)
+    store = SemanticStore(redis, answer_seal(secret), max_questions=wanted.max_questions_per_tenant)
     return SimilarAnswers(embeddings, hints, store, Corrections(redis), model, statistics, metrics, secret)

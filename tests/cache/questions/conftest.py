@@ -10,6 +10,7 @@ from cache.questions.store import Check
 from cache.response import CachedAnswer, Lookup, ResponseCache
 from cache.semantic.model import FEATURES, VERSION, CorrectnessModel
 from cache.shape import shape_of
+from gateway.storage.seal import Seal
 
 DIMENSIONS = 8
 
@@ -31,6 +32,9 @@ MODEL = CorrectnessModel(
     data="",
 )
 """A model that is sure from a similarity of about 0.8."""
+
+
+SEAL = Seal(b"secret")
 
 
 def check(correct: bool = True, *, answer: str = "d1", logit: float = 1.0, band: int | None = 0) -> Check:
@@ -56,4 +60,4 @@ async def answer(cache: ResponseCache, tenant: str, digest: str, text: str = "42
 
 
 def responses(redis: Redis, ttl: float = 60) -> ResponseCache:
-    return ResponseCache(redis, ttl=ttl, max_entries=1000)
+    return ResponseCache(redis, SEAL, ttl=ttl, max_entries=1000)

@@ -13,7 +13,7 @@ from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.keys import answer_key, given_key
 from cache.semantic.profile import profile, seal
 from cache.statistics import read
-from tests.cache.questions.conftest import answer, check, responses, vector
+from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ NAME = ("acme", "p1")
 @pytest.fixture
 async def store(redis: Redis) -> SemanticStore:
     """One question with an answer that three checks have verified, and that a response was answered with."""
-    store = SemanticStore(redis)
+    store = SemanticStore(redis, SEAL)
     await answer(responses(redis), "acme", "d1")
     assert await store.admit(NAME, "q1", "d1", seal(profile("How high is it?"), b"secret"), vector(1)) == 0
     for _ in range(3):

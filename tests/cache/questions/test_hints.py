@@ -18,7 +18,7 @@ from cache.questions.index import Hint, PartitionIndex, VectorIndex
 from cache.questions.store import SemanticStore
 from cache.semantic.keys import SEQUENCE_KEY, STREAM_KEY, partition_key, vectors_key
 from cache.semantic.profile import profile, seal
-from tests.cache.questions.conftest import DIMENSIONS, answer, responses, vector
+from tests.cache.questions.conftest import DIMENSIONS, SEAL, answer, responses, vector
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def ids(hints: IndexedHints, *leading: float) -> list[str]:
 
 async def test_a_partition_is_read_when_it_is_first_used(redis: Redis, redis_url: str) -> None:
     """Nearest first, with cosines."""
-    store = SemanticStore(redis)
+    store = SemanticStore(redis, SEAL)
     await answer(responses(redis), "acme", "d1")
     for name, at in {"q1": vector(1, 0.1), "q2": vector(1, 1), "q3": vector(0, 0, 1)}.items():
         await store.admit(NAME, name, "d1", SEALED, at)
@@ -81,7 +81,7 @@ async def test_what_one_gateway_stores_another_one_hints_at(redis: Redis, redis_
 
 async def test_after_a_gap_partitions_are_read_anew(redis: Redis, redis_url: str) -> None:
     """A message was missed: what was stored in between is in Redis."""
-    store = SemanticStore(redis)
+    store = SemanticStore(redis, SEAL)
     await answer(responses(redis), "acme", "d1")
     async with following(redis_url) as hints:
         await hints.prepare(NAME, DIMENSIONS)

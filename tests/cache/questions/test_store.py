@@ -16,7 +16,7 @@ from cache.response import ALL
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.keys import answer_key, evidence_key, index_key, partition_key, phrasing_key
 from cache.semantic.profile import profile, seal
-from tests.cache.questions.conftest import answer, check, responses, vector
+from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ LEARN: dict[str, Any] = {"sigma": 1.0, "thresholds": Thresholds()}
 
 async def stored(redis: Redis, **options: int) -> SemanticStore:
     """One question that leads to one answer."""
-    store = SemanticStore(redis, **options)
+    store = SemanticStore(redis, SEAL, **options)
     await answer(responses(redis), "acme", "d1")
     assert await store.admit(NAME, "q1", "d1", SEALED, vector(1)) == 0
     return store
@@ -93,7 +93,7 @@ async def test_another_tenants_entries_are_not_there(redis: Redis) -> None:
 
 async def test_a_question_needs_an_answer_that_is_there(redis: Redis) -> None:
     """One that was evicted or invalidated meanwhile is not brought back."""
-    store = SemanticStore(redis)
+    store = SemanticStore(redis, SEAL)
     assert await store.admit(NAME, "q1", "gone", SEALED, vector(1)) is None
     assert await redis.keys("*sem*") == []
 
@@ -162,7 +162,7 @@ async def test_without_redis_nothing_is_found_and_nothing_raises() -> None:
     with redis_server() as url:
         pass
     async with Redis.from_url(url, socket_timeout=1) as gone:
-        store = SemanticStore(gone)
+        store = SemanticStore(gone, SEAL)
         assert await store.read(NAME, [HINT]) is None
         assert await store.admit(NAME, "q1", "d1", SEALED, vector(1)) is None
         assert await store.record("acme", check(), **LEARN) is None

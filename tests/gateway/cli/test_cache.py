@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
+from cache.keys import response_key
 from cache.questions.corrections import Corrections
 from cache.response import CachedAnswer, ResponseCache, Wish
 from cache.semantic.evidence import Comparisons, Evidence, lacking
@@ -19,8 +20,10 @@ from cache.semantic.keys import answer_key, evidence_key
 from cache.shape import DeltaShape
 from cache.statistics import CacheCounter
 from gateway.cli.root import main
+from gateway.pipeline.sources.response_cache import answer_seal
 
 T = TypeVar("T")
+SECRET = bytes(32)
 ENTRY = CachedAnswer(
     text="[red]Grüße", shape=DeltaShape((10,), (1,), (7,)), model="m", tier="small", input_tokens=5, output_tokens=1
 )
@@ -37,12 +40,14 @@ def on(redis_url: str, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
 @pytest.fixture
 def run(redis_url: str) -> Callable[..., Result]:
     on(redis_url, lambda redis: redis.flushall())
-    return lambda *arguments: CliRunner().invoke(main, ["cache", *arguments], env={"REDIS_URL": redis_url})
+    return lambda *arguments: CliRunner().invoke(
+        main, ["cache", *arguments], env={"REDIS_URL": redis_url, "ROUNDHOUSE_SECRET": SECRET.hex()}
+    )
 
 
 def store(redis_url: str, digest: str, *tags: str) -> None:
     async def put(redis: Redis) -> None:
-        cache = ResponseCache(redis, ttl=60, max_entries=9)
+        cache = ResponseCache(redis, answer_seal(SECRET), ttl=60, max_entries=9)
         found = await cache.get("acme", digest, Wish(tags=tags))
         assert await cache.put("acme", digest, CachedAnswer(**{**_fields(), "tags": tags}), found) == 0
 
@@ -53,7 +58,9 @@ def served(redis_url: str, digest: str) -> bool:
     """Whether a gateway would give it."""
 
     async def get(redis: Redis) -> bool:
-        return (await ResponseCache(redis, ttl=60, max_entries=9).get("acme", digest)).entry is not None
+        return (
+            await ResponseCache(redis, answer_seal(SECRET), ttl=60, max_entries=9).get("acme", digest)
+        ).entry is not None
 
     return on(redis_url, get)
 
@@ -130,6 +137,10 @@ def test_show_shows_one_answer(run: Callable[..., Result], redis_url: str) -> No
     assert (shown["text"], shown["model"], shown["tags"], shown["valid"]) == (ENTRY.text, "m", ["faq"], True)
     assert 0 < shown["expires"] - shown["created"] <= 61
     assert "[red]Grüße" in run("show", "acme", "d1").output  # as it is, not as rich's markup
+    on(redis_url, lambda redis: redis.hset(response_key("acme", "d1"), "answer", "sealed by somebody else"))
+    assert json.loads(run("show", "acme", "d1", "--json").output)["model"] == "m"
+    broken = run("show", "acme", "d1")
+    assert broken.exit_code == 1 and "cannot be opened: it was sealed with another secret" in broken.output
     missing = run("show", "acme", "d2")
     assert missing.exit_code == 1 and "roundhouse cache ls acme" in missing.output
 

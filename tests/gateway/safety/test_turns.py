@@ -15,8 +15,10 @@ import pytest
 import redis.asyncio
 from tokenizers import Tokenizer
 
+from cache.response import read_text
 from engine.wire import Generate
 from gateway.config.safety import SafetyPolicy, SafetySettings
+from gateway.pipeline.sources.response_cache import answer_seal
 from gateway.safety.hook import Finding
 from gateway.safety.stream import FilterRule, filter_text
 from gateway.safety.violations import MAX_FINDINGS, Violation, Violations
@@ -215,7 +217,8 @@ class TestOutput:
             assert len(speaker.engine.generated) == 1
         async with redis.asyncio.Redis.from_url(redis_url) as client:
             for key in await client.keys("rh1:resp:*"):
-                assert (await client.hget(key, "text")) == SHOWN.encode()
+                stored = await client.hget(key, "answer")
+                assert read_text(stored, key.decode(), answer_seal(served.gateway.secret)) == SHOWN
         assert first.output_text == second.output_text == SHOWN
         async with guarded(serve, speaker, SafetySettings(output={"email": "redact"})) as served:
             other = await served.client.responses.create(**asked)

@@ -23,7 +23,7 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
-from tests.cache.questions.conftest import answer, check, responses, vector
+from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
 from tests.gateway.sockets import create
@@ -121,7 +121,7 @@ async def _beside_turns(served: Served, redis: Redis) -> None:
 async def _semantic(redis: Redis, served: Served) -> None:
     secret = seal(profile("How high is Mont Blanc?"), b"secret")
     cache = responses(redis)
-    store, hints = SemanticStore(redis), IndexedHints(redis, redis)
+    store, hints = SemanticStore(redis, SEAL), IndexedHints(redis, redis)
     await answer(cache, "demo", "d1")
     assert await store.admit(PARTITION, "q1", "d1", secret, vector(1)) == 0
     await hints.prepare(PARTITION, len(vector(1)))

@@ -18,9 +18,12 @@ import pytest
 from redis import Redis
 from websockets.exceptions import ConnectionClosed
 
+from gateway.config.chat import ChatSettings
 from gateway.config.settings import LogSettings, TelemetrySettings
 from gateway.telemetry import logs
+from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import KEY, Serve, Served, receive, send, until_end
+from tests.gateway.people import key_of
 from tests.gateway.telemetry.collector import Collector
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +84,8 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {**CHAT, "messages": SAID, "temperature": 0, "structured_outputs": {"choice": ["a"]}}),
     ("/v1/completions", {**CHAT, "prompt": f"The {WORD} of", "echo": True}),
     ("/v1/completions", {**CHAT, "prompt": [WORD, WORD], "suffix": WORD}),
+    ("/v1/messages", {**CHAT, "messages": SAID[1:], "system": WORD, "metadata": {"user_id": WORD}}),
+    ("/api/chat", {"model": "small", "messages": SAID, "options": {"num_predict": 4}, "stream": False}),
 ]  # fmt: skip
 
 
@@ -101,9 +106,11 @@ async def test_no_log_metric_span_or_key_holds_what_a_client_wrote(
     serve: Serve, redis_url: str, logged: io.StringIO
 ) -> None:
     with Collector() as collector:
-        async with serve(telemetry=TelemetrySettings(otlp_endpoint=collector.endpoint)) as served:
+        telemetry, chat = TelemetrySettings(otlp_endpoint=collector.endpoint), ChatSettings(history="server")
+        async with serve(telemetry=telemetry, chat=chat) as served:
             statuses = await over_http(served)
             await over_a_socket(served)
+            await kept(served)
             await served.gateway.presence.beat()
             page = await get(served, "/metrics")
             written = in_redis(redis_url)  # while everything is there
@@ -163,6 +170,26 @@ async def over_http(served: Served) -> list[int]:
         follow = {**SMALL, "input": f"And the other {WORD}?", "previous_response_id": first.json()["id"]}
         statuses.append((await client.post("/v1/responses", json=follow, headers=headers)).status_code)
     return statuses
+
+
+async def kept(served: Served) -> None:
+    """An answer in the response cache, a conversation of the chat page, files, and a batch with its results."""
+    client = served.client
+    asked: Any = {**CHAT, "messages": SAID, "temperature": 0, "max_tokens": 40}
+    asked["extra_body"] = {"structured_outputs": {"choice": [WORD]}}
+    for outcome in ("miss", "hit"):
+        answer = await client.chat.completions.with_raw_response.create(**asked)
+        assert answer.headers["x-roundhouse-cache"] == outcome
+        assert answer.parse().choices[0].message.content == WORD
+    turn = {"id": WORD, "question": WORD, "text": WORD, "data": {WORD: WORD}}
+    chat = {"title": WORD, "updated_ms": 1, "folder": WORD, "leaf": WORD, "settings": {WORD: WORD}, "turns": [turn]}
+    headers = {"authorization": f"Bearer {await key_of(served.gateway, 'ann')}", "if-none-match": "*"}
+    async with httpx2.AsyncClient(base_url=served.url, verify=False, timeout=60, headers=headers) as ann:
+        assert (await ann.post("/v1/chats/c1", json=chat)).status_code == 200
+        found = await ann.post("/v1/chats/search", json={"query": WORD})
+        assert [each["title"] for each in found.json()["data"]] == [WORD]
+    batch = await ended(client, await begun(client, [line(WORD)], metadata={"note": WORD}))
+    assert (await results(client, batch.output_file_id)).keys() == {WORD}
 
 
 async def over_a_socket(served: Served) -> None:

@@ -35,6 +35,7 @@ from tests.conftest import redis_server
 from tests.embedder import EmbedderProcess
 from tests.gateway.conftest import KEY, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
+from tests.gateway.telemetry.test_no_text import in_redis, traces_of
 
 pytestmark = pytest.mark.anyio
 
@@ -150,6 +151,18 @@ class TestHit:
         assert (other.cache, cake) == ("miss", CAKE)
         assert (exact.cache, exact.cache_reason) == ("hit", "stored")
         assert frames.asked == 2
+
+    async def test_leaves_no_word_in_redis(
+        self, serve: Serve, frames: Answering, embedder: EmbedderProcess, redis_url: str
+    ) -> None:
+        """Of questions or answers, nor in a name of a key."""
+        async with semantic(serve, frames, embedder) as served:
+            for asked in (ASKED, ALIKE, DIFFERENT):
+                await ask(served, asked)
+            written = in_redis(redis_url)
+        assert b"rh1:sem-q:" in written and b"rh1:resp:" in written
+        for word in ("password", "account", "chocolate", "settings.", "bananas"):
+            assert not traces_of(word, written), word
 
     async def test_is_free_and_counted(self, serve: Serve, frames: Answering, embedder: EmbedderProcess) -> None:
         async with semantic(serve, frames, embedder) as served:
