@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import sys
 import tempfile
@@ -35,10 +36,10 @@ LIMIT_MS = 100.0
 """Milliseconds within which a slot should be free."""
 TOKENS = 8
 """Tokens after which an answer is cancelled."""
-LONG, SHORT = 160, 10
+LONG, SHORT = 50, 10
 """Words of a prompt that takes long to read, and of one that does not."""
 POLL = 0.001
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 Cancel = Callable[[], Awaitable[None]]
 Begin = Callable[[str, bool], contextlib.AbstractAsyncContextManager[Cancel]]
@@ -165,7 +166,9 @@ def staged(model: Path) -> Iterator[Stage]:
 
 async def run(stage: Stage, cancels: int) -> list[CancelRow]:
     return [
-        await measure(stage, way, begin, cancels, while_reading=while_reading)
+        await measure(
+            stage, way, begin, max(1, cancels // 5) if while_reading else cancels, while_reading=while_reading
+        )
         for while_reading in (False, True)
         for way, begin in stage.ways.items()
     ]
@@ -184,7 +187,8 @@ def markdown(rows: Sequence[CancelRow], model: Path) -> str:
         [
             "# Until llama.cpp's server is free after a cancel",
             "",
-            f"- {Environment.here()}, which the server, the gateway and the client share",
+            f"- {Environment.here()}, which the server, the gateway and the client share; "
+            f"load average {os.getloadavg()[1]:.0f}",
             f"- {model.name}, one thread; the server looks for closed connections between two batches, so that a "
             "prompt that it is reading goes on to the end of its batch",
             f"- {LIMIT_MS:g} ms while an answer is written: {verdict} (p95)",
