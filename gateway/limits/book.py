@@ -25,6 +25,8 @@ class Flag(enum.Enum):
     HELD = 1
     SETTLED = 2
     """Charged although it was unknown: remembered for the length of a lease, so that it is not charged twice."""
+    RELEASED = 3
+    """Only its money is held, until the lease ends: its gateway counts as dead."""
 
 
 class ReservationRecord(Struct):
@@ -64,8 +66,7 @@ class Book:
         record = self.records.get(id)
         counted: tuple[str, ...] = ()
         if instead and record is not None and record.flag is not Flag.SETTLED:
-            if record.flag is Flag.HELD:
-                self._hold(record, -1)
+            self._give_back(record)
             counted, record = record.names, None
             del self.records[id]
         if record is None:
@@ -80,7 +81,7 @@ class Book:
                 own.take(bounds, part)
             names = tuple(subject.name for subject in subjects)
             self.records[id] = ReservationRecord(Flag.HELD, wanted, names, now + self._lease)
-        elif record.flag is Flag.ENDED:
+        elif record.flag in (Flag.ENDED, Flag.RELEASED):
             self._hold_again(record, now)
         return True, now, counters
 
@@ -90,9 +91,8 @@ class Book:
         """Give back what was held and count what was used; once. `unknown`: also if no such reservation is known."""
         now, counters = self._begin(subjects, now)
         record = self.records.get(id)
-        if record is not None and record.flag is Flag.HELD:
-            self._hold(record, -1)
         if record is not None:
+            self._give_back(record)
             used = Amounts(0, 0, 0, used.input_tokens, used.output_tokens, used.spend)  # the request was counted
         if (record is None and unknown) or (record is not None and record.flag is not Flag.SETTLED):
             for own, subject in zip(counters, subjects, strict=True):
@@ -115,11 +115,14 @@ class Book:
         return known
 
     def release(self, part: str, now: int) -> int:
-        """End the leases of all reservations whose ids have this part; return how many were held."""
+        """Give back all reservations whose ids have this part, but their money only when their leases end; return how
+        many were held."""
         now, _ = self._begin((), now)
         held = [record for id, record in self.records.items() if part in id and record.flag is Flag.HELD]
         for record in held:
-            self._end(record, now)
+            self._give_back(record)
+            record.flag = Flag.RELEASED
+            self._hold(record, 1)
         return len(held)
 
     def read(self, subjects: Sequence[LimitSubject], now: int) -> tuple[int, list[Counters]]:
@@ -157,8 +160,9 @@ class Book:
         for id, record in list(self.records.items()):
             if record.ends > now:
                 continue
-            if record.flag is Flag.HELD:
-                self._end(record, now)
+            if record.flag in (Flag.HELD, Flag.RELEASED):
+                self._give_back(record)
+                record.flag, record.ends = Flag.ENDED, now + self._lease
             else:
                 del self.records[id]
         counters = [self.counters.setdefault(subject.name, Counters()) for subject in subjects]
@@ -167,15 +171,18 @@ class Book:
         return now, counters
 
     def _hold(self, record: ReservationRecord, sign: int) -> None:
+        """Add what its state holds to all subjects (1), or take it away (-1)."""
+        amounts = Amounts(spend=record.amounts.spend) if record.flag is Flag.RELEASED else record.amounts
         for name in record.names:
-            self.counters.setdefault(name, Counters()).hold(record.amounts, sign)
+            self.counters.setdefault(name, Counters()).hold(amounts, sign)
 
-    def _end(self, record: ReservationRecord, now: int) -> None:
-        self._hold(record, -1)
-        record.flag, record.ends = Flag.ENDED, now + self._lease
+    def _give_back(self, record: ReservationRecord) -> None:
+        if record.flag in (Flag.HELD, Flag.RELEASED):
+            self._hold(record, -1)
 
     def _hold_again(self, record: ReservationRecord, now: int) -> None:
-        if record.flag is Flag.ENDED:
-            self._hold(record, 1)
+        if record.flag is not Flag.HELD:
+            self._give_back(record)
             record.flag = Flag.HELD
+            self._hold(record, 1)
         record.ends = now + self._lease

@@ -1,4 +1,4 @@
-"""Gives back what gateways held of limits that have died, long before their leases end."""
+"""Gives back what gateways held of limits that have died, but for money, long before their leases end."""
 
 from __future__ import annotations
 

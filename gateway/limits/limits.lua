@@ -18,7 +18,8 @@
 --       for renew instead: more reservations; for release 3 is a part of the ids of reservations, and the last
 -- `extend` reserves again, and more, in the place of what was reserved; the request was counted then. If it is refused,
 -- everything comes back but that. `hold` and `widen` do the same for what was granted while Redis was away, without
--- asking; `charge` settles it, also if it was not held. `release` ends the leases of a gateway that has died.
+-- asking; `charge` settles it, also if it was not held. `release` gives back what a gateway that has died held, but
+-- money only when the lease ends: it may be alive, only silent, and nobody is to be given meanwhile what it then spends.
 -- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew, for
 -- release those that were held.
 local UNIT, DAY, STEP = 60000, 86400000, 60000
@@ -27,7 +28,7 @@ local TURNS, SOCKETS, THIS_DAY, SPENT_DAY, THIS_MONTH, SPENT_MONTH = 8, 9, 10, 1
 local COUNTERS = '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
 local COUNTERS_FORMAT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
 local RECORD = '^(%d) (%d+) (%d+) (%d+) (%d+) (%d+)\n(.*)$'
-local ENDED, HELD, SETTLED = '0', '1', '2'
+local ENDED, HELD, SETTLED, RELEASED = '0', '1', '2', '3'
 
 local operation, lease, id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local state, held, leases = KEYS[1], KEYS[2], KEYS[3]
@@ -69,9 +70,10 @@ for index, subject in ipairs(subjects) do
     loaded[subject.name] = subject.counters
 end
 
--- What a reservation holds goes to (1) or comes from (-1) every subject that it names.
-local function hold(record, sign)
+-- What a reservation holds, or the money alone, goes to (1) or comes from (-1) every subject that it names.
+local function hold(record, sign, money_alone)
     local _, turns, sockets, input, output, spend, names = match(record, RECORD)
+    if money_alone then turns, sockets, input, output = 0, 0, 0, 0 end
     for name in string.gmatch(names, '[^\n]+') do
         local counters = loaded[name]
         if not counters then
@@ -87,6 +89,18 @@ local function hold(record, sign)
     end
 end
 
+-- What is still held comes back.
+local function give_back(record)
+    local flag = string.sub(record, 1, 1)
+    if flag == HELD or flag == RELEASED then hold(record, -1, flag == RELEASED) end
+    return flag
+end
+
+local function hold_again(record)
+    give_back(record)
+    hold(record, 1)
+end
+
 local function mark(reservation, record, flag)
     call('HSET', held, reservation, flag .. string.sub(record, 2))
     call('ZADD', leases, now + lease, reservation)
@@ -94,8 +108,8 @@ end
 
 for _, ended in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 100)) do
     local record = call('HGET', held, ended)
-    if record and string.sub(record, 1, 1) == HELD then
-        hold(record, -1)
+    local flag = record and give_back(record)
+    if flag == HELD or flag == RELEASED then
         mark(ended, record, ENDED)
     else
         call('HDEL', held, ended)
@@ -167,8 +181,8 @@ if operation == 'reserve' or operation == 'hold' or operation == 'extend' or ope
     local flag = record and string.sub(record, 1, 1)
     local asked = operation == 'reserve' or operation == 'extend'
     local counted = {}
-    if (operation == 'extend' or operation == 'widen') and (flag == HELD or flag == ENDED) then
-        if flag == HELD then hold(record, -1) end
+    if (operation == 'extend' or operation == 'widen') and record and flag ~= SETTLED then
+        give_back(record)
         for name in string.gmatch(select(7, match(record, RECORD)), '[^\n]+') do counted[name] = true end
         call('HDEL', held, id)
         call('ZREM', leases, id)
@@ -191,16 +205,15 @@ if operation == 'reserve' or operation == 'hold' or operation == 'extend' or ope
             hold(record, 1)
             mark(id, record, HELD)
         end
-    elseif flag == ENDED then
-        hold(record, 1)
+    elseif flag == ENDED or flag == RELEASED then
+        hold_again(record)
         mark(id, record, HELD)
     end
 elseif operation == 'settle' or operation == 'charge' then
     local record = call('HGET', held, id)
-    local flag = record and string.sub(record, 1, 1)
-    if flag == HELD then hold(record, -1) end
+    local flag = record and give_back(record)
     if record then requests = 0 end  -- counted when it was reserved
-    if flag == HELD or flag == ENDED or (operation == 'charge' and not record) then
+    if (record and flag ~= SETTLED) or (operation == 'charge' and not record) then
         for _, subject in ipairs(subjects) do charge(subject) end
     end
     if operation == 'charge' then
@@ -214,8 +227,8 @@ elseif operation == 'renew' then
     for index = 3, #ARGV do
         local record = call('HGET', held, ARGV[index])
         local flag = record and string.sub(record, 1, 1)
-        if flag == ENDED then hold(record, 1) end
-        if flag == ENDED or flag == HELD then
+        if flag == ENDED or flag == RELEASED then hold_again(record) end
+        if record and flag ~= SETTLED then
             mark(ARGV[index], record, HELD)
             answer = answer + 1
         end
@@ -226,7 +239,8 @@ elseif operation == 'release' then
         local record = string.find(reservation, id, 1, true) and call('HGET', held, reservation)
         if record and string.sub(record, 1, 1) == HELD then
             hold(record, -1)
-            mark(reservation, record, ENDED)
+            hold(record, 1, true)
+            call('HSET', held, reservation, RELEASED .. string.sub(record, 2))
             answer = answer + 1
         end
     end

@@ -15,9 +15,6 @@ from tests.chaos import report
 from tests.chaos.faults import Kind
 from tests.chaos.run import Outcome, Plan, chaos, rolling_update
 
-_SHOWN = 50
-"""Most problems that are printed."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
@@ -43,8 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.write:
         report.write(outcomes)
     problems = [problem for outcome in outcomes.values() for problem in outcome.problems]
-    for problem in problems[:_SHOWN]:
-        print(f"WRONG: {problem}")
+    for line in report.grouped(problems):
+        print(f"WRONG: {line}")
+    for outcome in outcomes.values():
+        if outcome.folder:
+            print(f"All logs, and everything that is wrong, are in {outcome.folder}")
     return 1 if problems else 0
 
 

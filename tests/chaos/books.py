@@ -19,9 +19,11 @@ _OUTPUT, _HELD_OUTPUT, _HELD_SPEND, _TURNS, _SPENT_MONTH = 3, 5, 6, 7, 12
 """Places of counters in a subject's field of `rh1:limit:{<tenant>}`, see docs/redis-keys.md."""
 _RESERVED = range(4, 9)
 """Places of the counters of what is reserved."""
-_HELD = b"1"
-"""First byte of a reservation that is held."""
+_HELD = (b"1", b"3")
+"""First bytes of reservations that are held, or the money of which is."""
 _INTERVAL = 0.2
+_LIMITS = 3
+"""Number of limits that are looked at."""
 
 
 @dataclass
@@ -50,14 +52,18 @@ class LimitWatch:
             counters = [int(number) for number in narrow.split()]
             output = counters[_OUTPUT] / UNIT + counters[_HELD_OUTPUT]
             if counters[_TURNS] > CONCURRENT:
-                self.beyond.append((now, f"{counters[_TURNS]} turns of {CONCURRENT} at the same time"))
+                self._found(now, f"{counters[_TURNS]} turns of {CONCURRENT} at the same time")
             if output > RATE:
-                self.beyond.append((now, f"{output:g} output tokens of {RATE}"))
+                self._found(now, f"{output:g} output tokens of {RATE}")
         if poor:
             counters = [int(number) for number in poor.split()]
             spent = counters[_SPENT_MONTH] + counters[_HELD_SPEND]
             if spent > self.installation.budget:
-                self.beyond.append((now, f"{spent} of {self.installation.budget} micro-dollars"))
+                self._found(now, f"{spent} of {self.installation.budget} micro-dollars")
+
+    def _found(self, now: float, what: str) -> None:
+        if all(what != said for _, said in self.beyond[-_LIMITS:]):  # else it has not changed since the last look
+            self.beyond.append((now, what))
 
 
 async def entries(installation: Installation) -> list[LedgerEntry]:

@@ -22,7 +22,7 @@ from tests.chaos.records import Answer, TurnRecord
 SILENCE = 8.0
 """Seconds without an event after which a client gives a connection up and comes back."""
 DEADLINE = 180.0
-"""Seconds after which a turn has failed, whatever the reason."""
+"""Seconds after which a turn has failed, whatever the reason; those in which its limits refuse it do not count."""
 LATER = frozenset({"unavailable", "overloaded", "draining", "rate_limit_exceeded", "told"})
 """Codes of refusals after which a client asks again."""
 _CONNECT = 5.0
@@ -77,7 +77,7 @@ class Client(ABC):
                 await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**lost) * self._random.uniform(0.5, 1.0))
             finally:
                 self._cut = None
-            if record.ended is None and monotonic() > record.began + DEADLINE:
+            if record.ended is None and monotonic() > max(record.began, record.limited) + DEADLINE:
                 record.fail("never ended", monotonic())
         return record
 

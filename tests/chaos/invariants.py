@@ -52,7 +52,7 @@ class Excuse(NamedTuple):
     kind: Kind | None = None
 
 
-def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
+def excuse(turn: TurnRecord, faults: Sequence[Injected]) -> Excuse | None:
     """Return why this turn may fail, or None if it may not."""
     ended = turn.ended or math.inf
     during = [fault for fault in faults if fault.touches(turn.began, ended, _SLACK)]
@@ -60,7 +60,7 @@ def excuse(turn: TurnRecord, faults: Iterable[Injected]) -> Excuse | None:
         lost = [fault for fault in during if fault.kind in LOSES_ENGINE]
         return Excuse("three engines lost", lost[-1].kind) if len(lost) >= _ENGINES_LOST else None
     if turn.failure == "unavailable":
-        away = [fault for fault in during if fault.kind in LANES[0]]
+        away = [fault for fault in faults if fault.kind in LANES[0] and fault.touches(turn.began, ended, _AFTERMATH)]
         return Excuse("no engine was there", away[-1].kind) if len(away) >= ENGINES else None
     if turn.failure == "insufficient_quota":
         return Excuse("its budget is spent") if turn.tenant == "poor" else None

@@ -42,6 +42,11 @@ class TurnRecord:
     problems: list[str] = field(default_factory=list)
     """What no fault excuses, such as an event that came twice."""
 
+    @property
+    def limited(self) -> float:
+        """When its limits refused it for the last time; 0 if they never did."""
+        return max((at for at, code in self.refusals if code == "rate_limit_exceeded"), default=0.0)
+
     def fail(self, code: str, now: float) -> None:
         self.failure, self.ended = code, now
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bench.report import Environment
@@ -28,6 +29,8 @@ Clients, gateways, engines and Redis share the machine. Written by `make chaos C
 ran when a fault began; *moved* are those of the harmed engine that were in the middle of their text; a *gap* is the
 longest pause in the text of a turn around the fault.\
 """
+_NUMBERS = re.compile(r"\w*\d\w*")
+"""What differs between problems of one sort: numbers and ids."""
 _HEAD = """\
 | fault | times | turns under way | moved | failed, and why they may | gap p50, s | gap p99, s |
 |---|--:|--:|--:|---|--:|--:|
@@ -90,6 +93,15 @@ def _failure(turn: TurnRecord, why: Excuse) -> str:
 
 def _counts(counted: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counted.most_common()) or "none"
+
+
+def grouped(problems: Iterable[str]) -> list[str]:
+    """Return a line for each sort of problem, the most frequent first: how many there are, and one of them."""
+    sorts: dict[str, list[str]] = {}
+    for problem in problems:
+        said = problem.partition(": ")[2] or problem
+        sorts.setdefault(_NUMBERS.sub("#", said), []).append(problem)
+    return [f"{len(each)} times: {each[0]}" for each in sorted(sorts.values(), key=len, reverse=True)]
 
 
 def write(parts: Mapping[str, Outcome]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic
 
 from gateway.limits.limiter import LEASE
@@ -59,6 +60,8 @@ class Outcome:
     """What must not be; none is excused."""
     excused: list[tuple[TurnRecord, Excuse]] = field(default_factory=list)
     """Turns that failed, and why they might."""
+    folder: Path | None = None
+    """With all logs, if there are problems."""
     looks: int = 0
     """Number of times that the limits were compared with what was used and held."""
 
@@ -132,7 +135,9 @@ async def _loaded(plan: Plan, outcome: Outcome) -> AsyncIterator[tuple[Installat
         if plan.on_redis_down == "deny":
             outcome.problems += [what for at, what in watch.beyond if not _clock_jumped(outcome.injected, at)]
         await _examine_rest(built, outcome)
-        built.kept = bool(outcome.problems)
+        if outcome.problems:
+            built.kept, outcome.folder = True, built.folder
+            (built.folder / "problems.txt").write_text("\n".join(outcome.problems) + "\n")
 
 
 def examine_turns(outcome: Outcome, wholes: dict[str, Whole]) -> None:

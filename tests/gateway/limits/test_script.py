@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import redis
 from hypothesis import settings
 from hypothesis.stateful import (
@@ -313,6 +314,29 @@ def test_redis_drops_neither_counters_nor_reservations(redis_url: str) -> None:
     try:
         assert script("reserve", "turn", Amounts(requests=1, turns=1), SUBJECTS).granted
         assert [script.redis.pttl(key) for key in keys(script.tenant)] == [-1, -1, -1]
+    finally:
+        script.close()
+
+
+def test_nobody_is_given_the_money_of_a_gateway_that_is_only_silent(redis_url: str) -> None:
+    """Unlike its places, which are used again at once; it comes back when the lease ends."""
+    script, subjects = Turned(redis_url), [LimitSubject("tenant", Quota(concurrent_turns=1, spend_per_day=100))]
+    turn = Amounts(requests=1, turns=1, spend=60)
+    try:
+        assert script("reserve", "silent-1.", turn, subjects).granted
+        assert script.release("silent") == 1
+        assert not script("reserve", "other-1.", turn, subjects).granted
+        free = script("reserve", "other-2.", msgspec.structs.replace(turn, spend=40), subjects)
+        assert free.granted and free.counters[0].held_spend == 100
+        spent = script("settle", "silent-1.", Amounts(spend=60), subjects).counters[0]
+        assert (spent.spent_day, spent.held_spend, spent.turns) == (60, 40, 1)
+        script("settle", "other-2.", Amounts(), subjects)
+
+        assert script("reserve", "silent-2.", msgspec.structs.replace(turn, spend=40), subjects).granted
+        assert script.release("silent") == 1
+        script.now += LEASE
+        assert script("reserve", "other-3.", msgspec.structs.replace(turn, spend=40), subjects).granted
+        script("settle", "other-3.", Amounts(), subjects)
     finally:
         script.close()
 
