@@ -71,8 +71,7 @@ async def delete(request: Request) -> Response:
     """`DELETE /v1/chats/{chat_id}`: forgets its responses too."""
     gateway, principal, owner = await _owner(request)
     id = request.path_params["chat_id"]
-    chat = await gateway.chats.read(owner, id)
-    responses = [turn.response_id for turn in chat.turns if turn.response_id is not None]
+    responses = await gateway.chats.responses(owner, id)
     for start in range(0, len(responses), _AT_ONCE):
         some = responses[start : start + _AT_ONCE]
         await asyncio.gather(*(_forget(gateway, principal, response) for response in some))

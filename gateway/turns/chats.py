@@ -160,6 +160,16 @@ class Chats:
             raise _full(refused, settings)
         return revision
 
+    async def responses(self, owner: Owner, id: str) -> list[str]:
+        """Return the ids of a conversation's responses, without those of turns that cannot be read.
+
+        Raises:
+            NotFound: there is no such conversation.
+        """
+        fields = await self._fields(owner, id)
+        async with self._opening:
+            return await asyncio.to_thread(self._responses, _key(owner, id), fields)
+
     async def delete(self, owner: Owner, id: str) -> None:
         """Delete a conversation, if there is one."""
         with _redis_needed():
@@ -225,6 +235,14 @@ class Chats:
             turns=[self._opened(fields[field], f"{key}:{field.decode()}", ChatTurn) for _, field in turns],
         )
 
+    def _responses(self, key: str, fields: Mapping[bytes, bytes]) -> list[str]:
+        found = []
+        for field, value in fields.items():
+            if field.startswith(b"turn:"):
+                with contextlib.suppress(NotFound):  # unreadable; it is in the log
+                    found.append(self._opened(value, f"{key}:{field.decode()}", ChatTurn).response_id)
+        return [response for response in found if response is not None]
+
     def _entries(
         self, owner: Owner, ids: Sequence[str], found: Sequence[tuple[bytes | None, bytes]]
     ) -> list[ChatEntry]:
@@ -271,4 +289,6 @@ def _full(what: str, settings: ChatSettings) -> Conflict:
         "chat": f"a conversation may have {MAX_CHAT_BYTES >> 20} MiB; begin a new one",
         "bytes": f"conversations may have {settings.max_bytes_per_user:,} bytes in all; delete some",
     }
+    if what in ("turns", "chat"):
+        return Conflict(reasons[what], code="chat_full")
     return Conflict(reasons[what], code="chats_full")

@@ -100,6 +100,24 @@ async def test_a_conversation_stays_until_its_responses_are_deleted(
         assert code(await ann.delete("/chats/c1")) == (404, "chat_not_found")
 
 
+async def test_a_conversation_that_cannot_be_read_can_be_deleted(serve: Serve) -> None:
+    """With those of its responses that can be read."""
+    async with serve(chat=SERVER) as served, people(served, "ann") as [ann]:
+        response = await ann.post("/responses", json={"model": "small", "input": "hello", "max_output_tokens": 2})
+        id = response.json()["id"]
+        turns = [{**TURN, "response_id": id}, {**TURN, "id": "t2"}]
+        await ann.post("/chats/c1", json={**CHAT, "turns": turns}, headers=NEW)
+        redis = served.gateway.redis
+        [key] = await redis.keys("rh1:chat:*")
+        fields = await redis.hgetall(key)
+        (second,) = (field for field, value in fields.items() if value.startswith(b"%010d" % 4))
+        await redis.hset(key, mapping={name: b"0" * 20 + b"broken" for name in (b"entry", b"head", second)})
+        assert code(await ann.get("/chats/c1")) == (404, "chat_not_found")
+        assert (await ann.delete("/chats/c1")).status_code == 200
+        assert code(await ann.get(f"/responses/{id}")) == (404, "response_not_found")
+        assert await redis.keys("rh1:chat:*") == [] and code(await ann.delete("/chats/c1")) == (404, "chat_not_found")
+
+
 async def test_a_change_says_what_it_is_meant_for(serve: Serve) -> None:
     async with serve(chat=SERVER) as served, people(served, "ann") as [ann]:
         assert code(await ann.post("/chats/c1", json=CHAT)) == (428, "precondition_required")

@@ -131,19 +131,23 @@ async def test_there_are_bounds(kept: Chats, ann: Owner, monkeypatch: pytest.Mon
     same."""
     settings = ChatSettings(max_bytes_per_user=10_000)
     revision = await kept.write(ann, "c1", 0, chat("a", text="x" * 9_000), settings)
-    with pytest.raises(Conflict, match="10,000 bytes"):
+    with pytest.raises(Conflict, match="10,000 bytes") as full:
         await kept.write(ann, "c2", 0, chat("a", text="x" * 1_000), settings)
+    assert full.value.code == "chats_full"
     smaller = ChatSettings(max_bytes_per_user=100)
     revision = await kept.write(ann, "c1", revision, chat("a", text="y" * 9_000), smaller)
     monkeypatch.setattr(module, "MAX_CHATS", 1)
-    with pytest.raises(Conflict, match="1 conversations"):
+    with pytest.raises(Conflict, match="1 conversations") as full:
         await kept.write(ann, "c2", 0, chat("a"), KEPT)
+    assert full.value.code == "chats_full"
     monkeypatch.setattr(module, "MAX_CHAT_BYTES", 10_000)
-    with pytest.raises(Conflict, match="a conversation may have"):
+    with pytest.raises(Conflict, match="a conversation may have") as full:
         await kept.write(ann, "c1", revision, chat("b", text="x" * 1_000), KEPT)
+    assert full.value.code == "chat_full"
     monkeypatch.setattr(module, "MAX_TURNS", 1)
-    with pytest.raises(Conflict, match="1 turns"):
+    with pytest.raises(Conflict, match="1 turns") as full:
         await kept.write(ann, "c1", revision, chat("b"), KEPT)
+    assert full.value.code == "chat_full"
     await kept.write(ann, "c1", revision, chat("a"), KEPT)
     assert [entry.id for entry in await kept.entries(ann)] == ["c1"]
     await kept.delete(ann, "c1")

@@ -30,6 +30,7 @@ const PAUSES = [1, 2, 4, 8, 15, 30].map((seconds) => 1000 * seconds);
 
 /** Sentences about failures that time does not heal, by code. @type {Record<string, string>} */
 const REFUSED = {
+  chat_full: t("The server has no room for more in this conversation: begin a new one."),
   chats_full: t("The server has no room for this: delete conversations."),
   request_too_large: t("A question is too large to be kept on the server."),
   user_required: t("The server keeps nothing for a key that several may hold."),

@@ -170,6 +170,7 @@ export default {
   "Kept in this browser": "In diesem Browser gespeichert",
   "Kept in this tab only": "Nur in diesem Tab gespeichert",
   "Kept on the server, sealed. Whoever holds its machine and its secret could open it.": "Versiegelt auf dem Server gespeichert. Wer seine Maschine und sein Geheimnis hat, könnte es öffnen.",
+  "The server has no room for more in this conversation: begin a new one.": "Der Server nimmt in diesem Chat nicht mehr auf: Bitte einen neuen beginnen.",
   "The server has no room for this: delete conversations.": "Der Server hat dafür keinen Platz: Bitte Chats löschen.",
   "The server keeps nothing for a key that several may hold.": "Für einen Schlüssel, den mehrere haben können, speichert der Server nichts.",
   "The server's conversations cannot be read at the moment.": "Die Chats auf dem Server sind im Moment nicht lesbar.",
