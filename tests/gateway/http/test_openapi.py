@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import jsonschema
@@ -23,7 +23,7 @@ from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
 from gateway.http.openapi import document
 from gateway.http.operations import OPERATIONS, Operation
-from tests.gateway.conftest import KEY, Serve
+from tests.gateway.conftest import Serve
 from tests.gateway.people import key_of
 from tests.gateway.thread import ServingThread
 
@@ -115,19 +115,33 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
         await served.settle()
 
 
+class Ann(NamedTuple):
+    """A user of a gateway, who has a conversation and shares it."""
+
+    url: str
+    key: str
+    ids: dict[str, str]
+    """By parameter of a path, of what she has."""
+
+
 @pytest.fixture
-def url(serve: Serve, unsignalled: None) -> Iterator[str]:
+def ann(serve: Serve, unsignalled: None) -> Iterator[Ann]:
     """A gateway whose answers are short, for clients which block, and may send any number of wrong keys."""
 
     @contextlib.asynccontextmanager
-    async def serving() -> AsyncIterator[str]:
-        short = {"default_max_output_tokens": 4}
-        async with serve(turns=short, server={"failed_keys_per_minute": 1_000_000}) as served:
-            yield served.url
+    async def serving() -> AsyncIterator[Ann]:
+        options: Any = {"turns": {"default_max_output_tokens": 4}, "server": {"failed_keys_per_minute": 1_000_000}}
+        async with serve(**options, chat=ChatSettings(history="server")) as served:
+            key = await key_of(served.gateway, "ann")
+            headers = {"authorization": f"Bearer {key}", "if-none-match": "*"}
+            async with httpx2.AsyncClient(base_url=served.base_url, headers=headers, verify=False) as client:
+                assert (await client.post("/chats/c1", json=BODIES["write_chat"])).status_code == 200
+                share = await client.post("/shares", json=BODIES["create_share"])
+            yield Ann(served.url, key, {"chat_id": "c1", "share_id": share.json()["id"]})
             await served.settle()
 
-    with ServingThread(serving) as url:
-        yield url
+    with ServingThread(serving) as ann:
+        yield ann
 
 
 schema = schemathesis.openapi.from_dict(
@@ -144,15 +158,21 @@ schema = schemathesis.openapi.from_dict(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @pytest.mark.usefixtures("same_examples")
-def test_it_tells_the_truth(case: schemathesis.Case, url: str) -> None:
+def test_it_tells_the_truth(case: schemathesis.Case, ann: Ann) -> None:
     """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
     invalid request accepted. Valid ones may be refused, by what a schema cannot say."""
     body = BODIES.get(case.operation.definition.raw["operationId"])
-    if case.meta is not None and case.meta.generation.mode.is_positive and body is not None and len(str(case.body)) % 4:
-        kept = case.body if isinstance(case.body, dict) else {}
-        case.body = {name: value for name, value in kept.items() if name in ANY} | body
+    size = len(str((case.body, case.path_parameters)))
+    if case.meta is not None and case.meta.generation.mode.is_positive:
+        if body is not None and size % 4:
+            kept = case.body if isinstance(case.body, dict) else {}
+            case.body = {name: value for name, value in kept.items() if name in ANY} | body
+        known = {name: ann.ids[name] for name in case.path_parameters or () if name in ann.ids}
+        if size % 2:
+            case.path_parameters = {**(case.path_parameters or {}), **known}
+    condition = {"If-None-Match": "*"} if size % 3 else {"If-Match": '"1"'}
     case.call_and_validate(
-        base_url=url,
-        headers={"Authorization": f"Bearer {KEY}"},
+        base_url=ann.url,
+        headers={"Authorization": f"Bearer {ann.key}", **condition},
         excluded_checks=[positive_data_acceptance],
     )

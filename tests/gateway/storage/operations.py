@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import httpx2
 import openai
 from redis.asyncio import Redis
 
@@ -26,6 +27,7 @@ from gateway.storage import presence
 from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
+from tests.gateway.people import key_of
 from tests.gateway.sockets import create
 
 PARTITION = ("demo", "p1")
@@ -36,6 +38,7 @@ async def everything(one: Served, other: Served) -> None:
     redis = one.gateway.redis
     await _turns(one, other)
     await _conversations(one.client)
+    await _chats(one, other)
     await _batches(one)
     await _directory(one.gateway.directory)
     await _canaries(one)
@@ -68,6 +71,29 @@ async def _conversations(client: openai.AsyncOpenAI) -> None:
     assert [item async for item in client.conversations.items.list(made.id)]
     await client.conversations.update(made.id, metadata={"a": "b"})
     await client.conversations.delete(made.id)
+
+
+async def _chats(one: Served, other: Served) -> None:
+    """Kept, read, changed and found on the other gateway, shared, revoked, and deleted."""
+    headers = {"authorization": f"Bearer {await key_of(one.gateway, 'ann')}"}
+    here, there, new = f"{one.base_url}/chats", f"{other.base_url}/chats", {"if-none-match": "*"}
+    chat = {"title": "A title", "updated_ms": 1, "turns": [{"id": "t1", "question": "why?", "text": "because"}]}
+    async with httpx2.AsyncClient(headers=headers, timeout=20) as ann:
+        for id in ("c1", "c2", "c3"):
+            assert (await ann.post(f"{here}/{id}", json=chat, headers=new)).status_code == 200
+        read = await ann.get(f"{there}/c1")
+        changed = await ann.post(f"{there}/c1", json=chat, headers={"if-match": read.headers["etag"]})
+        assert changed.json()["revision"] > read.json()["revision"]
+        found = await ann.post(f"{there}/search", json={"query": "because"})
+        assert len(found.json()["data"]) == len((await ann.get(here)).json()["data"]) == 3
+        share = await ann.post(f"{one.base_url}/shares", json={"ciphertext": "aGVsbG8="})
+        shared = f"{other.base_url}/shares/{share.json()['id']}"
+        assert (await ann.get(shared)).json()["ciphertext"] == "aGVsbG8="
+        assert (await ann.delete(shared)).status_code == 200 and (await ann.get(shared)).status_code == 410
+        assert (await ann.get(f"{one.base_url}/shares")).json()["data"] == []
+        for id in ("c1", "c2", "c3"):
+            assert (await ann.delete(f"{there}/{id}")).status_code == 200
+        assert (await ann.get(here)).json()["data"] == []
 
 
 async def _batches(served: Served) -> None:

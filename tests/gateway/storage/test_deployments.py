@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from engine.server.announcer import Announcer
 from engine.tls import Certificate
+from gateway.config.chat import ChatSettings
 from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
@@ -30,6 +31,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
 async def run(serve: Serve, engine: EngineThread, url: str) -> None:
     engines = {"small": [engine.address], "medium": [engine.address]}
     options: dict[str, Any] = {"redis_options": {"url": url, "wait_replicas": 0}, "engines": engines}
+    options["chat"] = ChatSettings(history="server")
     async with serve(**options) as one, serve(**options) as other:
         for served, its_peer in ((one, other), (other, one)):
             await eventually(lambda s=served, p=its_peer: p.gateway.presence.id in s.gateway.presence.others)
