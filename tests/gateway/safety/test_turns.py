@@ -15,10 +15,8 @@ import pytest
 import redis.asyncio
 from tokenizers import Tokenizer
 
-from cache.response import read_text
 from engine.wire import Generate
 from gateway.config.safety import SafetyPolicy, SafetySettings
-from gateway.pipeline.sources.response_cache import answer_seal
 from gateway.safety.hook import Finding
 from gateway.safety.stream import FilterRule, filter_text
 from gateway.safety.violations import MAX_FINDINGS, Violation, Violations
@@ -208,17 +206,16 @@ class TestOutput:
                 )
 
     async def test_the_cache_holds_filtered_text_under_the_rules_that_filtered_it(
-        self, serve: Serve, speaker: Speaker, redis_url: str
+        self, serve: Serve, speaker: Speaker
     ) -> None:
         asked: Any = {"model": "auto", "input": "hello", "temperature": 0}
         async with guarded(serve, speaker) as served:
             first = await served.client.responses.create(**asked)
             second = await served.client.responses.create(**asked)
             assert len(speaker.engine.generated) == 1
-        async with redis.asyncio.Redis.from_url(redis_url) as client:
-            for key in await client.keys("rh1:resp:*"):
-                stored = await client.hget(key, "answer")
-                assert read_text(stored, key.decode(), answer_seal(served.gateway.secret)) == SHOWN
+            for key in await served.gateway.redis.keys("rh1:resp:*"):
+                found = await served.gateway.response_cache.get("demo", key.decode().rpartition(":")[2])
+                assert found.entry is not None and found.entry.text == SHOWN
         assert first.output_text == second.output_text == SHOWN
         async with guarded(serve, speaker, SafetySettings(output={"email": "redact"})) as served:
             other = await served.client.responses.create(**asked)
