@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import re
 
+LONGEST = 4_000
+"""Characters of a text that is looked at; a longer one stays as it is."""
+_ROUNDS = 8
+"""Most wrappings around one another that are taken away."""
 _I = re.IGNORECASE
-_BLANKS = re.compile(r"[ \t\u00a0]+")
 _GREETING = re.compile(r"^(?:hi|hello|hey|good (?:morning|afternoon|evening))(?: (?:there|again|all))?[,!.:]+\s*", _I)
-_THANKS = re.compile(r"\s*(?:many )?(?:thanks|thank you)(?: (?:in advance|a lot|so much|very much))?[.!]*$", _I)
+_THANKS = re.compile(r"(?:many )?(?:thanks|thank you)(?: (?:in advance|a lot|so much|very much))?[.!]*$", _I)
 _LEAD = re.compile(
     r"^(?:(?:here(?:'s| is) (?:a|the|my) )?(?:quick |short |simple )?question\s*[:.]"
     r"|q\s*:"
@@ -27,7 +30,7 @@ _LEAD = re.compile(
     r"|do you (?:happen to )?know[,:]?\s)\s*",
     _I | re.MULTILINE,
 )
-_LABEL = re.compile(r"\s*\n?\s*(?:the |your |final )*answer(?: is)?\s*:\s*$|\s*\n\s*a\s*:\s*$", _I)
+_LABEL = re.compile(r"(?:(?:the |your |final ){0,3}answer(?: is)?|\na)\s*:\s*$", _I)
 _FORM = re.compile(
     r"(?:^|(?<=[.!?:;])[ ]|(?<=\n))(?:please )?(?:"
     r"(?:answer|reply|respond)(?: only| just)? (?:with|in|by|using|as)\b[^.?!\n]*"
@@ -42,23 +45,26 @@ _FORM = re.compile(
 )
 _OPTIONS = re.compile(r"(?:^|\s)(?:options|choices)\s*:\s*", _I)
 _LISTED = re.compile(r"^\s*\(?(?:[a-j]|\d{1,2})[.):]\)?\s+(?=\S)", _I | re.MULTILINE)
-_IN_LINE = re.compile(r"(?<=\S)[ ,;]+(?=\(?[A-J][.)]\s)")
-_FIRST = re.compile(r"(?:^|(?<=[?.!:])\s)\(?A[.)]\s.*\s\(?B[.)]\s", re.MULTILINE)
-"""The first two options in one line, which begin it or follow the end of a sentence."""
+_IN_LINE = re.compile(r"(?<![\s,;])[ ,;]+(?=\(?[A-J][.)]\s)")
+_FIRST = re.compile(r"(?:^|(?<=[?.!:])\s)\(?A[.)]\s")
+_SECOND = re.compile(r"\s\(?B[.)]\s")
 _FEWEST = 2
 """Lines that begin with a letter or number from which on these are options or a list."""
 
 
 def canonical(text: str) -> str:
-    """Return what is asked, without how it is asked; the text itself if nothing would be left."""
+    """Return what is asked, without how it is asked; the text itself if nothing would be left, or if it is long."""
+    if len(text) > LONGEST:
+        return text
     plain = found = _lines(text)
-    before = ""
-    while found != before:
+    for _ in range(_ROUNDS):
         before = found
         for wrapping in (_GREETING, _THANKS, _LEAD, _LABEL, _FORM):
             found = wrapping.sub("", found).strip() or found
+        if found == before:
+            break
     found = _OPTIONS.sub("\n", found)
-    if _FIRST.search(found):
+    if any(map(_options_in, found.splitlines())):
         found = _IN_LINE.sub("\n", found)
     if len(_LISTED.findall(found)) >= _FEWEST:
         found = _LISTED.sub("", found)
@@ -69,5 +75,12 @@ def canonical(text: str) -> str:
     return found if found == plain else f"{found[0].upper()}{found[1:]}"
 
 
+def _options_in(line: str) -> bool:
+    """Whether the first two options stand in a line, which they begin, or where they follow the end of a sentence."""
+    first = _FIRST.search(line)
+    return first is not None and _SECOND.search(line, first.end() - 1) is not None
+
+
 def _lines(text: str) -> str:
-    return "\n".join(line for line in (_BLANKS.sub(" ", line).strip() for line in text.splitlines()) if line)
+    """Return the lines that are not empty, with single spaces."""
+    return "\n".join(line for line in (" ".join(line.split()) for line in text.splitlines()) if line)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.calibrate import EXAM
-from router.canonical import canonical
+from router.canonical import LONGEST, canonical
 from router.questions import read_questions
 
 PLAIN = "Which number comes next: 2, 4, 8, 16, ...?\n18\n24\n32\n64"
@@ -42,10 +42,17 @@ def test_options_labels_and_instructions_change_nothing(text: str) -> None:
         ("Question: Answer with one word.\nAnswer:", "Answer with one word."),
         ("", ""),
         ("日本の首都はどこですか。", "日本の首都はどこですか。"),
+        (f"one{' ' * 1500}two{chr(0x3000) * 1500}three{chr(0x1F) * 500}four", "one two three four"),
+        (f"Hi! {'a' * LONGEST}", f"Hi! {'a' * LONGEST}"),
     ],
 )
 def test_what_is_asked_stays(text: str, left: str) -> None:
     assert canonical(text) == left
+
+
+def test_many_wrappings_are_not_all_taken_away() -> None:
+    """Each takes another look at the whole text, whose length a client decides."""
+    assert canonical("please " * 500 + "sing").count("please") > 400
 
 
 @given(st.text(max_size=300))
