@@ -62,7 +62,7 @@ def _stem(word: str) -> str:
         if stem != word and len(stem) >= 3 and _VOWEL.search(stem) and not word.endswith("eed"):
             if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz":
                 return stem[:-1]
-            return _ENDING.sub("i", stem).rstrip("e")
+            return _ENDING.sub("i", stem).rstrip("e") or stem
     if len(word) > 3:
         word = _ENDING.sub("i", word)
     return word.removesuffix("e") if len(word) > 4 else word

@@ -200,8 +200,8 @@ class _Reader:
                 self.link = f"{self.link} {small}".strip() if before in PREPOSITIONS else small
             return
         self.negations += small in REFUSALS or (small in REFUSALS_TO and after == "to")
-        doing = self._tokens[position + 1 : position + 4] if small in REFUSALS_DOING else ()
-        self.negations += any(later == "from" or later.endswith("ing") for later in doing)
+        later = self._tokens[position + 1 : position + 4] if small in REFUSALS_DOING else []
+        self.negations += any(each == "from" or each.endswith("ing") for each in map(str.lower, later))
         self.negations += len(small) > 6 and small.endswith("less") and small not in NOT_WITHOUT
         if before in ("be", "been", "being") and (small.endswith("ed") or small in IRREGULAR):
             self.words.insert(0, small)

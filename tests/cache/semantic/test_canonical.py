@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cache.semantic.canonical import canonical, opposites
 
@@ -44,3 +46,9 @@ def test_other_words_stay_apart(words: str) -> None:
 )
 def test_opposites_are_known_in_all_forms(word: str, other: str) -> None:
     assert canonical(other) in opposites(word) or canonical(word) in opposites(other)
+
+
+@given(st.text("aeingds", min_size=1, max_size=8))
+def test_no_form_is_empty(word: str) -> None:
+    """As in "eeeing". An empty word would stand for the missing neighbour of a question's last word."""
+    assert canonical(word)
