@@ -15,7 +15,7 @@ from router.questions import AnswerKey, PoolAnswer, Question
 
 
 class GradedAnswers(Struct, frozen=True):
-    """GradedAnswers answers of all pools; arrays of shape (questions, pools)."""
+    """Graded answers of all pools; arrays of shape (questions, pools)."""
 
     pools: tuple[str, ...]
     models: tuple[str, ...]
@@ -67,7 +67,7 @@ class AutoFigures(Struct, frozen=True):
     model: str
     """The model, in words."""
     familiar: float
-    """Share of the questions that it gives probabilities for; others go by their complexity."""
+    """Share of the questions that it gives probabilities for."""
     positions: list[KnobPosition]
 
 

@@ -49,6 +49,8 @@ class PoolAnswer(Struct, frozen=True):
     output_tokens: int
     seconds: float
     """From sending the question to the end of the answer."""
+    weights: str = ""
+    """What the pool's model was, as `PoolSettings.weights` names it; empty where nobody has noted it."""
 
     @property
     def key(self) -> AnswerKey:

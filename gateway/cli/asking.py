@@ -37,12 +37,23 @@ class AskError(Exception):
     """A pool cannot be asked; the message says why and what to do."""
 
 
+class AskedPool(Struct, frozen=True):
+    """A pool that is asked, and who has to answer: answers of others are not taken."""
+
+    name: str
+    """Tier or model that is asked for."""
+    model: str
+    """Public name of its model."""
+    weights: str
+    """See `PoolSettings.weights`."""
+
+
 class Asking(Struct, frozen=True):
     """What is asked, and how."""
 
     url: str
     key: str
-    pools: tuple[str, ...]
+    pools: tuple[AskedPool, ...]
     max_tokens: int
     concurrency: int
     """Questions that a pool answers at the same time; pools are asked one after the other."""
@@ -62,8 +73,9 @@ class Asking(Struct, frozen=True):
             raise AskError(f"--url {self.url}: {error}") from None
 
 
-def read_outcomes(path: Path, max_tokens: int) -> dict[AnswerKey, PoolAnswer]:
-    """Read an outcomes file; what was being written when a run was killed is cut off.
+def read_outcomes(path: Path, asking: Asking) -> dict[AnswerKey, PoolAnswer]:
+    """Read the answers of an outcomes file that need not be asked for again; what was being written when a run was
+    killed is cut off.
 
     Raises:
         ValueError: it is no outcomes file.
@@ -73,11 +85,12 @@ def read_outcomes(path: Path, max_tokens: int) -> dict[AnswerKey, PoolAnswer]:
         return {}
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
-    answers = read_answers(content[:whole], max_tokens)
+    answers = read_answers(content[:whole], asking.max_tokens)
     if whole < len(content):
         with path.open("r+b") as file:
             file.truncate(whole)
-    return answers
+    wanted = {pool.name: pool.weights for pool in asking.pools}
+    return {key: answer for key, answer in answers.items() if answer.weights == wanted.get(answer.pool)}
 
 
 async def ask_all(
@@ -96,23 +109,23 @@ async def ask_all(
         AskError: a question stays without an answer; those that came are kept.
         OSError, ValueError: the file cannot be used.
     """
-    answers = read_outcomes(path, asking.max_tokens)
+    answers = read_outcomes(path, asking)
     with path.open("ab") as file:
         for pool in asking.pools:
-            left = missing(questions, pool, answers)
+            left = missing(questions, pool.name, answers)
             done = len(questions) - len(left)
-            said(pool, done)
+            said(pool.name, done)
             async for answer in _answers(client, asking, pool, left):
                 file.write(msgspec.json.encode(answer) + b"\n")
                 file.flush()
                 answers[answer.key] = answer
                 done += 1
-                said(pool, done)
+                said(pool.name, done)
     return answers
 
 
 async def _answers(
-    client: httpx2.AsyncClient, asking: Asking, pool: str, questions: Sequence[Question]
+    client: httpx2.AsyncClient, asking: Asking, pool: AskedPool, questions: Sequence[Question]
 ) -> AsyncIterator[PoolAnswer]:
     """Yield the answers as they come."""
     waiting = iter(questions)
@@ -131,9 +144,9 @@ async def _answers(
             task.cancel()
 
 
-async def _answer(client: httpx2.AsyncClient, pool: str, question: Question, max_tokens: int) -> PoolAnswer:
+async def _answer(client: httpx2.AsyncClient, pool: AskedPool, question: Question, max_tokens: int) -> PoolAnswer:
     body = {
-        "model": pool,
+        "model": pool.name,
         "messages": [{"role": "user", "content": question.prompt}],
         "temperature": 0,
         "max_completion_tokens": max_tokens,
@@ -142,34 +155,44 @@ async def _answer(client: httpx2.AsyncClient, pool: str, question: Question, max
 
     def other(response: httpx2.Response) -> str | None:
         tier = response.headers.get("x-roundhouse-tier")
-        stands_in = pool not in (tier, response.headers.get("x-roundhouse-model"))
+        stands_in = pool.name not in (tier, response.headers.get("x-roundhouse-model"))
         return f"the {tier} tier stands in for it" if stands_in else None
+
+    def answered(answer: str, finish: str, input: int, output: int, seconds: float) -> PoolAnswer:
+        return PoolAnswer(
+            question=question.id,
+            digest=question.digest,
+            pool=pool.name,
+            model=pool.model,
+            weights=pool.weights,
+            max_tokens=max_tokens,
+            answer=answer,
+            finish=finish,
+            input_tokens=input,
+            output_tokens=output,
+            seconds=round(seconds, 3),
+        )
 
     try:
         response, seconds = await _posted(client, "/v1/chat/completions", body, other)
     except _Refused as refused:
         if refused.code != _NO_ROOM:
-            raise AskError(f"{pool} cannot be asked: {refused}") from None
-        return PoolAnswer(question.id, question.digest, pool, pool, max_tokens, "", refused.code, 0, 0, 0.0)
+            raise AskError(f"{pool.name} cannot be asked: {refused}") from None
+        return answered("", refused.code, 0, 0, 0.0)
     except _Silent as silent:
         raise AskError(
-            f"{pool} did not answer {question.id} in {ATTEMPTS} attempts ({silent}); answers that came are kept:"
+            f"{pool.name} did not answer {question.id} in {ATTEMPTS} attempts ({silent}); answers that came are kept:"
             " give the same command again"
         ) from None
     found = response.json()
+    if found["model"] != pool.model:
+        raise AskError(
+            f"{pool.name} was answered by {found['model']}, in the configuration it is {pool.model}: give --config"
+            " that of the gateway, or --pools the models' own names if a tier has several pools"
+        )
     choice, usage = found["choices"][0], found["usage"]
-    return PoolAnswer(
-        question=question.id,
-        digest=question.digest,
-        pool=pool,
-        model=found["model"],
-        max_tokens=max_tokens,
-        answer=choice["message"]["content"] or "",
-        finish=choice["finish_reason"],
-        input_tokens=usage["prompt_tokens"],
-        output_tokens=usage["completion_tokens"],
-        seconds=round(seconds, 3),
-    )
+    text = choice["message"]["content"] or ""
+    return answered(text, choice["finish_reason"], usage["prompt_tokens"], usage["completion_tokens"], seconds)
 
 
 async def embed(client: httpx2.AsyncClient, texts: Sequence[str]) -> tuple[str, Array]:

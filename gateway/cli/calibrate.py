@@ -16,7 +16,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gateway.cli.asking import AskError, Asking, ask_all, embed, read_outcomes
+from gateway.cli.asking import AskedPool, AskError, Asking, ask_all, embed, read_outcomes
 from gateway.cli.calibration_tables import markdown, show
 from gateway.cli.connection import config_option, json_option, load_settings, run
 from gateway.cli.frontier import draw_frontier
@@ -65,9 +65,9 @@ class Chosen(Struct, frozen=True):
             )
         return found
 
-    @property
-    def asking(self) -> Asking:
-        return Asking(self.url, self.key, self.names, self.max_tokens, self.concurrency)
+    def asking(self, pools: Sequence[PoolSettings]) -> Asking:
+        asked = (AskedPool(name, pool.name, pool.weights) for name, pool in zip(self.names, pools, strict=True))
+        return Asking(self.url, self.key, tuple(asked), self.max_tokens, self.concurrency)
 
 
 @click.command()
@@ -121,18 +121,24 @@ def calibrate(config: str | None, as_json: bool, **options: Any) -> None:
     if install := missing("calibrate"):
         raise click.ClickException(f"calibrating needs scikit-learn and matplotlib: {install}")
     pools, questions = _pools(settings, names), _questions(chosen)
+    if chosen.output is None and [pool.tier for pool in pools] != list(TIERS):
+        raise click.BadParameter("a model of other pools than small,medium,large needs --output", param_hint="--pools")
+    asking = chosen.asking(pools)
     console = Console(highlight=False, stderr=as_json)
     from gateway.cli.calibration_fit import judge
 
     try:
-        embedded = run(_embed(chosen, questions))
+        embedded = run(_embed(asking, questions))
         _confirm(settings, chosen, pools, questions)
-        answers = run(_ask(chosen, questions))
-        found, model = judge(settings, pools, questions, names, answers, embedded)
-    except (AskError, SettingsError) as error:
+        answers = run(_ask(chosen, asking, questions))
+    except AskError as error:
         raise click.ClickException(str(error)) from None
     except (OSError, ValueError) as error:
         raise click.ClickException(f"--outcomes {chosen.outcomes}: {error}") from None
+    try:
+        found, model = judge(settings, pools, questions, names, answers, embedded)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
     if model is not None:
         note = _install(settings, chosen, model)
         found = msgspec.structs.replace(found, notes=(*found.notes, note))
@@ -173,15 +179,15 @@ def _questions(chosen: Chosen) -> list[Question]:
     return list(found.values())
 
 
-async def _embed(chosen: Chosen, questions: Sequence[Question]) -> tuple[str, Array]:
+async def _embed(asking: Asking, questions: Sequence[Question]) -> tuple[str, Array]:
     """Return the name of the embedding model and the questions' embeddings; finds out whether there is a gateway."""
-    async with chosen.asking.client() as client:
+    async with asking.client() as client:
         return await embed(client, [canonical(each.prompt) for each in questions])
 
 
 def _confirm(settings: Settings, chosen: Chosen, pools: Sequence[PoolSettings], questions: Sequence[Question]) -> None:
     """Say what asking costs at most, and ask whether to."""
-    answers = read_outcomes(Path(chosen.outcomes), chosen.max_tokens)
+    answers = read_outcomes(Path(chosen.outcomes), chosen.asking(pools))
     prices, dollars, priced, left = {price.name: price for price in settings.prices}, 0.0, True, 0
     for name, pool in zip(chosen.names, pools, strict=True):
         asked = unanswered(questions, name, answers)
@@ -204,10 +210,9 @@ def _confirm(settings: Settings, chosen: Chosen, pools: Sequence[PoolSettings], 
         click.confirm("Ask them?", abort=True, err=True)
 
 
-async def _ask(chosen: Chosen, questions: Sequence[Question]) -> Mapping[AnswerKey, PoolAnswer]:
-    asking = chosen.asking
+async def _ask(chosen: Chosen, asking: Asking, questions: Sequence[Question]) -> Mapping[AnswerKey, PoolAnswer]:
     async with asking.client() as client:
-        with _progress(asking.pools, len(questions)) as said:
+        with _progress(chosen.names, len(questions)) as said:
             return await ask_all(client, asking, questions, Path(chosen.outcomes), said)
 
 
@@ -216,10 +221,13 @@ def _install(settings: Settings, chosen: Chosen, model: bytes) -> str:
     from gateway.pipeline.routing.calibration import installed
 
     path = installed(settings) if chosen.output is None else Path(chosen.output)
-    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_bytes(model)
-    os.replace(new, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(model)
+        os.replace(new, path)
+    except OSError as error:
+        raise click.ClickException(f"the model cannot be written ({error}): name a file with --output") from None
     use = (
         "gateways with these pools use it from their next start" if chosen.output is None else "set router.model to it"
     )

@@ -114,6 +114,29 @@ async def test_every_tier_is_asked_every_question_and_an_interruption_loses_noth
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
+async def test_answers_of_other_weights_are_asked_for_anew(serve: Serve, tiers: Any, tmp_path: Path) -> None:
+    """They would teach a model that says it was learnt from these."""
+    write_questions(tmp_path / "questions", ["Say one."])
+    async with serve(engines=tiers) as served:
+        await calibrate(tmp_path, served.url)
+        small, *others = answered(tmp_path)
+        lines = [msgspec.structs.replace(small, weights="those before"), *others]
+        (tmp_path / "outcomes").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        again = await calibrate(tmp_path, served.url)
+    assert "small (tiny-small): 1 of 1 questions are left" in again.output, again.output
+    assert "large (tiny-large): 0 of 1 questions are left" in again.output
+    assert answered(tmp_path)[-1].weights == "tiny-small"
+
+
+async def test_a_gateway_with_another_configuration_is_noticed(serve: Serve, tiers: Any, tmp_path: Path) -> None:
+    asked = write_questions(tmp_path / "questions", ["Say one."])
+    async with serve(engines=tiers) as served:
+        pools = asking.Asking(served.url, KEY, (asking.AskedPool("small", "other", "other"),), 4, 1)
+        async with pools.client() as client:
+            with pytest.raises(asking.AskError, match="answered by tiny-small, in the configuration it is other"):
+                await asking.ask_all(client, pools, asked, tmp_path / "outcomes", lambda pool, done: None)
+
+
 async def test_what_asking_costs_is_said_in_dollars(serve: Serve, tiers: Any, tmp_path: Path) -> None:
     """As far as prices are configured: 24 tokens of prompt and 4 of answer, at 10, 20 and 30 cents a token."""
     write_questions(tmp_path / "questions", ["Say one, and two."])
@@ -133,7 +156,7 @@ async def test_a_model_that_knows_which_tier_is_needed_is_installed_and_the_seco
     prompts += [f"Prove step by step that lemma {number} holds.\nGiven: {number} cases.\nNext." for number in range(50)]
     asked = write_questions(tmp_path / "questions", prompts)
     lines = [
-        PoolAnswer(each.id, each.digest, tier, f"tiny-{tier}", 4, text, "stop", 20, 4, 0.1)
+        PoolAnswer(each.id, each.digest, tier, f"tiny-{tier}", 4, text, "stop", 20, 4, 0.1, f"tiny-{tier}")
         for each in asked
         for tier in TIERS
         for text in ["good" if tier == "large" or each.kind == "What" else "bad"]
@@ -167,6 +190,7 @@ async def test_a_model_that_knows_which_tier_is_needed_is_installed_and_the_seco
     ("words", "key", "said"),
     [
         (("--pools", "small,large"), KEY, "name three pools, from small to large"),
+        (("--pools", "small,large,medium"), KEY, "needs --output"),
         (("--pools", "small,medium,huge"), KEY, "the configuration has no pool huge"),
         (("--pools", "small,medium,large"), KEY, "large cannot be asked: the model 'large' does not exist"),
         ((), "wrong", "incorrect API key"),
@@ -189,7 +213,7 @@ async def test_an_answer_that_another_tier_gave_is_none_of_the_pools(
 ) -> None:
     asked = write_questions(tmp_path / "questions", ["Say one."])
     async with serve(engines={"small": [engine.address]}) as served:
-        pools = asking.Asking(served.url, KEY, ("auto",), 4, 1)
+        pools = asking.Asking(served.url, KEY, (asking.AskedPool("auto", "tiny-small", "tiny-small"),), 4, 1)
         async with pools.client() as client:
             with pytest.raises(asking.AskError, match=r"auto did not answer q0 in 12 attempts \(the small tier stands"):
                 await asking.ask_all(client, pools, asked, tmp_path / "outcomes", lambda pool, done: None)
