@@ -96,6 +96,16 @@ class TierChoice(Struct, frozen=True, kw_only=True):
     propensity: float
     """Probability that this tier was chosen for this request."""
 
+    @property
+    def price(self) -> float:
+        """Price of cost for this request: that of `terms`; in a mixture higher, the later its lot is."""
+        return _price(self.outlook, self.terms)
+
+    @property
+    def costs(self) -> tuple[float, float, float]:
+        """Cost of each tier that `price` is of: expected of this request, else that of a token."""
+        return self.outlook.costs or self.terms.costs
+
 
 def source(prediction: Prediction | None, characters: int, *, by_complexity: bool = False) -> ValueSource:
     """Return the source of the values for a request.
@@ -235,11 +245,14 @@ def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
 
 def charges(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
     """Return what the cost of each tier counts, in probability of a good answer."""
-    price = terms.price
-    if outlook.source is ValueSource.MIXTURE:
-        price += outlook.lot * mixture.step(terms.costs)
+    price = _price(outlook, terms)
     small, medium, large = outlook.costs or terms.costs
     return price * small, price * medium, price * large
+
+
+def _price(outlook: Outlook, terms: Terms) -> float:
+    later = outlook.lot * mixture.step(terms.costs) if outlook.source is ValueSource.MIXTURE else 0.0
+    return terms.price + later
 
 
 def shares(

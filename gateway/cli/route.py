@@ -42,8 +42,7 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
         click.echo(msgspec.json.encode(choice).decode())
         return
     console = Console(highlight=False)
-    prediction = choice.outlook.prediction
-    price, costs = choice.terms.price, choice.terms.costs
+    prediction, price, costs = choice.outlook.prediction, choice.price, choice.costs
     # At the knob's lower end no value outweighs a cost: the sum would be a number without meaning.
     table = Table("tier", "value", "cost", f"value - {price:.4g} x cost" if price < NEVER else "cost alone counts")
     sums = choice.utilities if price < NEVER else tuple(-cost for cost in costs)
@@ -58,8 +57,7 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
     if found.uncalibrated:
         console.print(f"not calibrated for these models: {found.uncalibrated}", soft_wrap=True)
     if prediction is not None:
-        familiar = "up to 1 is familiar"
-        console.print(f"strangeness {prediction.strangeness:.2f} ({familiar}), model {found.model}")
+        console.print(f"strangeness {prediction.strangeness:.2f} (up to 1 is familiar), model {found.model}")
     for reason in found.complexity.reasons:
         console.print(f"complexity +{reason.contribution:.2f}: {reason.sentence}")
     features = ", ".join(f"{name} {value:g}" for name, value in found.features.items())

@@ -94,6 +94,17 @@ def test_a_tier_with_a_queue_is_taken_less() -> None:
     assert choose(outlook, terms(delay_price=0.05), delays=(0, 0, 12)).tier == "medium"
 
 
+@given(OUTLOOKS, st.floats(0, 10), st.sampled_from([None, (0.05, 0.4, 3.0)]))
+def test_a_choice_says_what_it_was_summed_from(
+    outlook: Outlook, price: float, expected: tuple[float, float, float] | None
+) -> None:
+    """Costs that are expected of this request count, if there are any, and the lot makes cost dearer."""
+    choice = choose(msgspec.structs.replace(outlook, costs=expected), terms(price, delay_price=0.1), delays=(1, 2, 3))
+    assert choice.costs == (expected or COSTS)
+    for number, utility in enumerate(choice.utilities):
+        assert utility == choice.values[number] - choice.price * choice.costs[number] - 0.1 * choice.delays[number]
+
+
 def test_exploring_draws_every_tier_and_propensities_say_how_often() -> None:
     """Over a fine grid of draws each tier comes up as often as its propensity says."""
     outlook, explore = learnt(0.3, 0.6, 0.65), 0.3

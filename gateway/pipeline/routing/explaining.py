@@ -28,7 +28,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(tiers: Tiers, prompt: str, quality: int | None) -> Explanation:
-    """Choose a tier for a first message.
+    """Choose a tier for a first message. None is drawn, whatever `router.explore` is.
 
     Where nothing is learnt of it, a user who asks it may get another tier: it depends on who asks, too.
 
@@ -39,6 +39,7 @@ def explain(tiers: Tiers, prompt: str, quality: int | None) -> Explanation:
     complexity = score(seen)
     costs = tiers.expect([len(prompt) / _CHARACTERS_OF_A_TOKEN] * len(TIERS))
     lot = mixture.lot(prompt.encode("utf-8", "surrogatepass"))
-    choice = tiers.choice(tiers.outlook(seen, complexity, tiers.predict(seen), lot=lot, costs=costs), quality=quality)
+    outlook = tiers.outlook(seen, complexity, tiers.predict(seen), lot=lot, costs=costs)
+    choice = tiers.choice(outlook, quality=quality, explore=False)
     features = {name: float(value) for name, value in msgspec.structs.asdict(seen).items() if value}
     return Explanation(choice, complexity, features, tiers.policy.model, tiers.calibration.why)

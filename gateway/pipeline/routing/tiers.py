@@ -209,11 +209,17 @@ class Tiers:
         delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
         offered: tuple[str, ...] = TIERS,
         floor: str | None = None,
+        explore: bool = True,
     ) -> TierChoice:
-        """Choose a tier, see `router.tier.TierChoice`. Args: quality: the request's own value of the quality knob."""
-        price, explore = self._alike(self._price(quality), outlook.source), self._router.explore
-        terms = Terms(price, self._prices[50], self._costs, self._router.queue_price, explore)
-        draw = random.random() if explore else 1.0
+        """Choose a tier, see `router.tier.TierChoice`.
+
+        Args:
+            quality: the request's own value of the quality knob.
+            explore: whether a tier may be drawn, as configured.
+        """
+        price = self._alike(self._price(quality), outlook.source)
+        terms = Terms(price, self._prices[50], self._costs, self._router.queue_price, self._router.explore)
+        draw = random.random() if explore and terms.explore else 1.0
         return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
     def price(self, quality: int) -> float:

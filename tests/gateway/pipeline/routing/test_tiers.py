@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config.settings import EmbedderSettings, PoolSettings, RouterSettings, Settings
 from gateway.pipeline.routing.calibration import read_model
+from gateway.pipeline.routing.explaining import explain
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
@@ -204,3 +205,11 @@ def test_predictions_and_prices_are_those_of_the_configured_model(tmp_path: Path
     assert new.probabilities[2] == pytest.approx(old.probabilities[2], abs=0.01)
     assert after.price(50) != before.price(50)
     assert after.policy.model != before.policy.model
+
+
+def test_an_explanation_draws_no_tier() -> None:
+    """Nobody would see by it where the text goes."""
+    pools = [PoolSettings(tier=tier, name=f"tiny-{tier}", model="m") for tier in ("small", "large")]
+    tiers = Tiers(Settings(pools=pools, router=RouterSettings(explore=1.0)), TierMemory(), None)
+    choices = [explain(tiers, HARD, 0).choice for _ in range(10)]
+    assert {choice.tier for choice in choices} == {"small"} and choices[0].terms.explore == 1.0
