@@ -5,9 +5,8 @@
 runs the embedded default (gateway, Redis, an engine with this repository's model, embedder), once with the cache and
 once without, and asks labelled questions one after the other, with a pause in between: what a turn teaches is embedded
 after it, and would make the next question wait. Comparisons are written as if many had been right, so that answers are
-given at once. Look-ups (embedding, hints, entry read again, decision) are read from
-the gateway's own histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`;
-they need a quiet machine.
+given at once. Look-ups (embedding, hints, entry read again, decision) are read from the gateway's own histogram; the
+time to the first token is a client's. Results in `bench/results/semantic-latency.*`; they need a quiet machine.
 """
 
 from __future__ import annotations

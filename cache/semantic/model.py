@@ -8,6 +8,7 @@ each before it serves anything; most entries never see so many.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -81,6 +82,11 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Number of labelled pairs that the model was fitted on."""
     data: str
     """SHA-256 of the file with the labelled pairs."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything in it: comparisons by the bands of one model say nothing of another's."""
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=6).hexdigest()
 
     def band(self, lower: float, similarity: float) -> int | None:
         """Return the number of the band of an answer with this lower credible bound and similarity; None if it may not

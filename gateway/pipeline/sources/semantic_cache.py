@@ -70,6 +70,7 @@ class SimilarAnswers:
         self._store = store
         self._corrections = corrections
         self._model = model
+        self._model_digest = model.digest
         self._statistics = statistics
         self._metrics = metrics
         self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"semantic cache of {tenant}"))
@@ -171,7 +172,7 @@ class SimilarAnswers:
             return None, FoundQuestions()
         if found.gone:
             await self._hints.gone(name, found.gone)
-        evidence = found.evidence.on(basis)
+        evidence = found.evidence.on(f"{basis}:{self._model_digest}")
         terms = ServingTerms(max_wrong_hits=promise, evidence=evidence)
         decision = decide(sealed, found.candidates, model=self._model, terms=terms, draw=self.draw())
         checked = None

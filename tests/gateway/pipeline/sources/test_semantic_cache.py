@@ -20,6 +20,7 @@ from cache.questions.corrections import Corrections
 from cache.questions.store import read_evidence
 from cache.semantic.evidence import Comparisons, Evidence, lacking
 from cache.semantic.keys import evidence_key
+from cache.semantic.model import CorrectnessModel
 from cache.statistics import read
 from engine.text.processor import TextProcessor
 from engine.wire import Generate
@@ -43,6 +44,7 @@ DEMO = Principal("demo", "demo")
 COLLEAGUE = Principal("demo", "other-key")
 STRANGER = Principal("stranger", "stranger")
 
+RIGHT = Comparisons(1000.0, 0.0)
 ASKED = "How do I reset the password of the mail account?"
 ALIKE = "How can I reset the password of the mail account?"
 DIFFERENT = "How do I bake a chocolate cake without any eggs?"
@@ -99,12 +101,13 @@ async def semantic(
         yield served
 
 
-async def prove(served: Served, compared: Comparisons = Comparisons(1000.0, 0.0)) -> None:  # noqa: B008  frozen
-    """Have comparisons of the tenant's answers so far."""
+async def prove(served: Served, compared: Comparisons = RIGHT, model: CorrectnessModel = MODEL) -> None:
+    """Have comparisons of the tenant's answers so far, by a model."""
     client = served.gateway.embedder
     assert client is not None and client.hello is not None
-    evidence = Evidence(basis=f"{client.hello.revision}:{MODEL.version}", bands=(compared,) * len(MODEL.bands))
-    await served.gateway.redis.hset(evidence_key("demo"), "state", msgspec.json.encode(evidence))
+    basis = f"{client.hello.revision}:{model.version}:{model.digest}"
+    state = msgspec.json.encode(Evidence(basis=basis, bands=(compared,) * len(model.bands)))
+    await served.gateway.redis.hset(evidence_key("demo"), "state", state)
 
 
 def similar_of(served: Served) -> SimilarAnswers:
@@ -268,9 +271,10 @@ class TestPromise:
     async def test_is_shown_before_anything_is_served(
         self, serve: Serve, frames: Answering, embedder: EmbedderProcess
     ) -> None:
-        promise = SemanticCacheSettings(enabled=True, max_wrong_hits=0.2)
+        """Comparisons by a model with other bands do not count."""
+        promise, told = SemanticCacheSettings(enabled=True, max_wrong_hits=0.2), []
         async with semantic(serve, frames, embedder, proven=False, semantic_cache=promise) as served:
-            told = []
+            await prove(served, model=msgspec.structs.replace(MODEL, bands=(0.1, 0.2)))
             for number in range(lacking(Comparisons(), 0.2) + 1):
                 await ask(served, f"How do I reset the password for parcel service {number}?")
                 told.append(await ask(served, f"How can I reset the password for parcel service {number}?"))
@@ -284,9 +288,8 @@ class TestPromise:
             await ask(served, ASKED)
             assert (await ask(served, ALIKE))[0].cache_reason == "similar"
             await prove(served, Comparisons(970.0, 30.0))
-            assert (await ask(served, "How could I reset the password of the mail account?"))[
-                0
-            ].cache_reason == "checked"
+            route, _ = await ask(served, "How could I reset the password of the mail account?")
+            assert route.cache_reason == "checked"
 
 
 class TestDislike:
