@@ -1,6 +1,6 @@
 """What the first tokens of a small tier's answer tell about where a question belongs, and whether that pays.
 
-    roundhouse route evaluate --max-tokens 160      the answers of all tiers, in route-outcomes.jsonl
+    roundhouse route calibrate --max-tokens 160      the answers of all tiers, in route-outcomes.jsonl
     python -m bench.peek --outcomes route-outcomes.jsonl
 
 The catalogue's three models and the questions of `deploy/questions`. Half of them teach, the other half is judged and
@@ -38,6 +38,7 @@ from bench.peek_policies import (
 from bench.peek_report import Method, PeekResults, Signal, markdown
 from bench.real_files import real_file
 from bench.report import Environment, options, publish
+from gateway.cli.calibrate import EXAM
 from router.assessment import GradedAnswers, grade
 from router.crossfit import features, vectors
 from router.evaluation import Interval, Values, apgr, interval, resamples
@@ -46,7 +47,6 @@ from router.knob import RoutedQuestions, means
 from router.questions import AnswerKey, PoolAnswer, Question, read_answers, read_questions
 from router.tier import TIERS
 
-QUESTIONS = Path(__file__).parents[1] / "deploy" / "questions" / "general.jsonl"
 MODELS = dict(zip(TIERS, "ABC", strict=True))
 COSTS = (0.135, 0.5, 1.5)
 """Costs of a token: billions of parameters, as those of the pools."""
@@ -256,7 +256,7 @@ async def _gather(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--outcomes", type=Path, required=True, help="answers of `roundhouse route evaluate`")
+    parser.add_argument("--outcomes", type=Path, required=True, help="answers of `roundhouse route calibrate`")
     parser.add_argument("--max-tokens", type=int, default=160, help="limit of these answers")
     parser.add_argument("--evidence", type=Path, default=Path("peek-evidence.jsonl"), help="file that keeps evidence")
     parser.add_argument("--pools", nargs="+", choices=TIERS[:2], default=TIERS[:2], help="tiers that show evidence")
@@ -264,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scores-only", action="store_true", help="gather no samples, and ask tiers nothing")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args(argv)
-    questions = read_questions(QUESTIONS.read_bytes())
+    questions = read_questions(EXAM.read_bytes())
     answers = read_answers(arguments.outcomes.read_bytes(), arguments.max_tokens)
     graded = grade(questions, TIERS, answers)
     timed = asyncio.run(_gather(arguments, questions, answers))

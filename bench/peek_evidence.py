@@ -1,6 +1,6 @@
 """What a tier shows of its answer: probabilities of its tokens, short samples, and whether it says that it is right.
 
-For `bench.peek`. Answers are those that `roundhouse route evaluate` has graded; an engine process scores them as parts
+For `bench.peek`. Answers are those that `roundhouse route calibrate` has graded; an engine process scores them as parts
 of prompts. Every question's evidence is a line of a file, so that an interrupted run goes on where it stopped.
 """
 
@@ -60,8 +60,8 @@ class TierEvidence(Struct, frozen=True):
 
 
 class FirstTokens(Struct, frozen=True):
-    """Seconds from sending a question to its first, eighth and sixteenth token, or its last if there are fewer; of one
-    request at a time."""
+    """Seconds from sending a question to some of its answer's first tokens, by their number, or to its last if there
+    are fewer; of one request at a time."""
 
     pool: str
     seconds: dict[int, float]

@@ -204,11 +204,11 @@ def test_the_fit_finds_the_curve_that_made_the_labels() -> None:
     for number in range(5000):
         similarity = float(random.uniform(0.6, 1))
         right = bool(random.random() < 1 / (1 + math.exp(-30 * (similarity - 0.85))))
-        seen.append(JudgedCandidate((similarity, 0.0, float(random.random())), right, number, number))
+        seen.append(JudgedCandidate((similarity, 0.0, float(random.random()), 0.0), right, number, number))
     model = fit([seen], pairs=1, data="0" * 64)
     assert isinstance(model, CorrectnessModel)
     assert model.weights[0] / model.scales[0] == pytest.approx(30, rel=0.1)
-    assert model.judge((0.85, 0.0, 0.5)).probability == pytest.approx(0.5, abs=0.05)
+    assert model.judge((0.85, 0.0, 0.5, 0.0)).probability == pytest.approx(0.5, abs=0.05)
     assert np.linalg.eigvalsh(np.array(model.covariance)).min() > 0
 
 
