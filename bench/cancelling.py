@@ -58,7 +58,7 @@ class CancelRow(msgspec.Struct, frozen=True):
     most: float
 
 
-class Stage:
+class Addresses:
     """Addresses of what is measured."""
 
     def __init__(self, server: str, gateway_port: int) -> None:
@@ -124,7 +124,7 @@ class Stage:
             yield cancel
 
 
-async def measure(stage: Stage, way: str, begin: Begin, cancels: int, *, while_reading: bool) -> CancelRow:
+async def measure(stage: Addresses, way: str, begin: Begin, cancels: int, *, while_reading: bool) -> CancelRow:
     """Cancel so many answers one after the other."""
     times = []
     async with httpx2.AsyncClient(base_url=stage.server, timeout=PATIENCE) as watching:
@@ -150,7 +150,7 @@ async def measure(stage: Stage, way: str, begin: Begin, cancels: int, *, while_r
 
 
 @contextlib.contextmanager
-def staged(model: Path) -> Iterator[Stage]:
+def staged(model: Path) -> Iterator[Addresses]:
     """Start the server, Redis and a gateway."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-cancel-")))
@@ -161,10 +161,10 @@ def staged(model: Path) -> Iterator[Stage]:
         pool = f'[[pools]]\ntier = "small"\nname = "llama"\nmodel = "{model}"\ndialect = "llama.cpp"\n'
         settings = shared_settings(folder, KEY) + f'{pool}engines = ["{server}"]\n'
         gateway_port, _ = stack.enter_context(gateway(folder, settings))
-        yield Stage(server, gateway_port)
+        yield Addresses(server, gateway_port)
 
 
-async def run(stage: Stage, cancels: int) -> list[CancelRow]:
+async def run(stage: Addresses, cancels: int) -> list[CancelRow]:
     return [
         await measure(
             stage, way, begin, max(1, cancels // 5) if while_reading else cancels, while_reading=while_reading

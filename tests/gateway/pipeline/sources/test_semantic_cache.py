@@ -116,13 +116,9 @@ def similar_of(served: Served) -> SimilarAnswers:
 
 
 def question(text: str = ASKED, **fields: Any) -> TurnRequest:
-    defaults: dict[str, Any] = {
-        "model": "small",
-        "messages": (Message("user", text),),
-        "sampling": Sampling(temperature=0),
-        "max_output_tokens": 40,
-    }
-    return TurnRequest(**{**defaults, **fields})
+    asked = (Message("user", text),)
+    short = TurnRequest(model="small", messages=asked, sampling=Sampling(temperature=0), max_output_tokens=40)
+    return msgspec.structs.replace(short, **fields)
 
 
 async def ask(served: Served, request: TurnRequest | str, principal: Principal = DEMO) -> tuple[Routed, str]:
