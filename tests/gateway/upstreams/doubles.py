@@ -187,6 +187,7 @@ class Double:
                 async with generation:
                     async for event in write(generation):
                         yield event
+                        await asyncio.sleep(0)  # what is ready at once still comes one after the other
             finally:
                 self.running -= 1
 
