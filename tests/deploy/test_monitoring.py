@@ -101,7 +101,8 @@ def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
         "roundhouse_directory_unconfirmed_changes",
         "roundhouse_engine_lent_blocks",
         "roundhouse_engine_preemptions",
-        "roundhouse_engine_waiting_tokens", "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
+        "roundhouse_engine_waiting_tokens", "roundhouse_lingering_answers",
+            "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
         "roundhouse_websocket_closed",
     }  # fmt: skip
     shown = "".join(dashboard.read_text("utf-8") for dashboard in DASHBOARDS)

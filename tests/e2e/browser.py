@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -45,6 +45,7 @@ from gateway.http import chats, feedback, page, responses, shares, tickets
 from gateway.http.exchange import JsonResponse, on_error
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.routing.judge import Judge
 from gateway.protocol.stream import (
     ArgumentsDelta,
     CacheOutcome,
@@ -310,6 +311,7 @@ class ScriptedServer:
         turns = Turns(self.pipeline, settings.turns, context(redis))
         limiter = Limiter(redis, settings)
         connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
+        decisions, nothing = DecisionLog(redis), cast(Any, None)
         parts: dict[str, Any] = {
             "configuration": Configuration(settings),
             "arrivals": self.arrivals,
@@ -321,7 +323,8 @@ class ScriptedServer:
             "connections": connections,
             "metrics": metrics,
             "view": view,
-            "decisions": DecisionLog(redis),
+            "decisions": decisions,
+            "judge": Judge(settings.judge, nothing, view, decisions, nothing, redis, metrics),
             "secret": secret,
             "directory": directory,
             "chats": Chats(redis, secret),

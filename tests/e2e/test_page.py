@@ -15,7 +15,7 @@ from gateway.protocol.caching import Caching
 from router.route import ComingTier
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.conftest import Installation
-from tests.e2e.page import LONG, answer, answered, ask, connected, message
+from tests.e2e.page import LONG, answer, answered, ask, connected, message, reload
 
 pytestmark = needs_chromium
 
@@ -185,7 +185,7 @@ def test_a_reload_during_an_answer_goes_on_with_it(tab: Visit, server: ScriptedS
     server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
     ask(tab.page, "long")
     expect(answer(tab.page)).to_contain_text("word10")
-    tab.page.reload()
+    reload(tab.page)
     expect(answer(tab.page)).to_contain_text("word10")
     server.release()
     answered(tab.page)

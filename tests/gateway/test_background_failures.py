@@ -66,7 +66,7 @@ def follows(model: Path, patch: pytest.MonkeyPatch) -> Begin:
 
 
 def copies(model: Path, patch: pytest.MonkeyPatch) -> Begin:
-    patch.setattr(shadows, "_fit", lambda job: True)
+    patch.setattr(shadows, "repeatable", lambda turn: True)
     patch.setattr(Shadows, "_answer", fault)
     copying: Any = Shadows(*[cast(Any, None)] * 5)
     route = SimpleNamespace(name="assistant", shadow=SimpleNamespace(model="tiny"))
@@ -74,7 +74,7 @@ def copies(model: Path, patch: pytest.MonkeyPatch) -> Begin:
 
 
 def learning(model: Path, patch: pytest.MonkeyPatch) -> Begin:
-    similar = SimilarAnswers(*[cast(Any, SimpleNamespace(doubt=fault))] * 7, b"secret")
+    similar = SimilarAnswers(*[cast(Any, SimpleNamespace(doubt=fault, digest=""))] * 7, b"secret")
     return lambda: similar.disliked("acme", "resp_1")
 
 
