@@ -89,9 +89,15 @@ export async function getTicket(key) {
  * @param {string} responseId
  * @param {{rating: "up" | "down" | null, reason: string | null} | {rating: "preferred", over: string[]}} feedback
  *   over: responses over which this one is preferred
+ * @returns {Promise<boolean>} whether the server has noted it
  */
 export async function sendFeedback(key, responseId, feedback) {
-  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, feedback));
+  try {
+    await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, posted(key, feedback));
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** @param {string} key @param {object} body @returns {RequestInit} */

@@ -101,6 +101,14 @@ export class Chats {
     }
   }
 
+  /** Show another version where the branch parted last; whether it has. @param {number} step -1 or 1 */
+  walk(step) {
+    const { turns, tree } = this.current;
+    const branching = turns.findLast((turn) => tree.versions(turn).length > 1);
+    if (branching) this.current.walk(branching, step);
+    return branching !== undefined;
+  }
+
   connected() {
     for (const conversation of this.live.values()) conversation.connected();
   }

@@ -8,7 +8,7 @@ import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
 import { serverText } from "./failures.js";
 import { History } from "./history.js";
-import { plural, t } from "./language.js";
+import { t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
 import { comingLine, exampleQuestions, picker } from "./offered.js";
 import { Sidebar } from "./sidebar.js";
@@ -168,14 +168,8 @@ byId("share").addEventListener("click", async () => {
 /** @type {HTMLInputElement} */
 const importing = byId("import");
 importing.addEventListener("change", () =>
-  transfer(async ({ fromFile }) => {
-    try {
-      const all = await fromFile(/** @type {FileList} */ (importing.files)[0]);
-      for (const kept of all) await history.restore(kept);
-      say(plural("One conversation was imported.", "{count} conversations were imported.", all.length));
-    } catch (error) {
-      say(/** @type {Error} */ (error).message);
-    }
+  transfer(async ({ restored }) => {
+    say(await restored(/** @type {FileList} */ (importing.files)[0], history));
     importing.value = "";
   }),
 );
@@ -188,12 +182,8 @@ const offerExamples = exampleQuestions(byId("examples"), {
 });
 addEventListener("keydown", (event) => {
   const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : undefined;
-  const { turns, tree } = chats.current;
-  const branching = turns.findLast((turn) => tree.versions(turn).length > 1);
   const writing = event.target instanceof HTMLTextAreaElement && event.target.value !== ""; // they move by words there
-  if (!event.altKey || step === undefined || !branching || writing) return;
-  event.preventDefault();
-  chats.current.walk(branching, step);
+  if (event.altKey && step !== undefined && !writing && chats.walk(step)) event.preventDefault();
 });
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());
@@ -320,7 +310,7 @@ function asked(asking) {
  */
 async function rate(turn, rating, reason) {
   const { current } = chats; // another conversation may be shown when the answer comes
-  const noted = await think(turn, { rating, reason });
+  const noted = await sendFeedback(key.get(), turn.responseId ?? "", { rating, reason });
   if (noted) current.rated(turn, rating, reason);
   return noted;
 }
@@ -334,23 +324,9 @@ async function rate(turn, rating, reason) {
 async function prefer(turn, over) {
   asked(() => chats.current.prefer(turn, over));
   if (over.length === 0) return;
-  const noted = await think(turn, { rating: "preferred", over: over.flatMap(({ responseId }) => responseId ?? []) });
+  const others = over.flatMap(({ responseId }) => responseId ?? []);
+  const noted = await sendFeedback(key.get(), turn.responseId ?? "", { rating: "preferred", over: others });
   byId("status").textContent = noted ? t("Preference noted") : t("Preference not taken");
-}
-
-/**
- * Whether the server has noted what the reader thinks of an answer.
- *
- * @param {Turn} turn
- * @param {Parameters<typeof sendFeedback>[2]} feedback
- */
-async function think(turn, feedback) {
-  try {
-    await sendFeedback(key.get(), turn.responseId ?? "", feedback);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** Load the page in another language, unless that would lose what it shows; whether it does. */

@@ -1,7 +1,7 @@
 /** Conversations to a file and back: everything as JSON, one branch as markdown. */
 
 import { saveFile } from "./dom.js";
-import { t } from "./language.js";
+import { plural, t } from "./language.js";
 import { CHAT_ID } from "./tree.js";
 import { isOver, newTurn } from "./turn.js";
 
@@ -69,11 +69,27 @@ export function download(name, text) {
 }
 
 /**
+ * Keep the conversations of a file; a sentence says how many there were, or why it was none.
+ *
+ * @param {File} file
+ * @param {import("./history.js").History} history
+ */
+export async function restored(file, history) {
+  try {
+    const all = await fromFile(file);
+    for (const kept of all) await history.restore(kept);
+    return plural("One conversation was imported.", "{count} conversations were imported.", all.length);
+  } catch (error) {
+    return /** @type {Error} */ (error).message;
+  }
+}
+
+/**
  * @param {File} file
  * @returns {Promise<import("./history.js").Kept[]>}
  * @throws {Error} its message is for people
  */
-export async function fromFile(file) {
+async function fromFile(file) {
   if (file.size > MAX_BYTES) throw new Error(t("This file is larger than 100 MB."));
   let given;
   try {
