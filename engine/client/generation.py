@@ -174,7 +174,7 @@ class Generation(AsyncIterator[Delta]):
         """Token counts of the deltas that the consumer is done with, which it is once it has asked for the next.
 
         An answer that ended of itself counts all its tokens, also the one that ended it; an interrupted one counts
-        those that had come with its last delta.
+        those of its deltas, and none whose text was still held back.
         """
         return msgspec.structs.replace(self._usage, output_tokens=self._done)
 
@@ -329,7 +329,7 @@ class Generation(AsyncIterator[Delta]):
         delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
         self._text, self._tokens, self._logprobs = [], [], []
         self._delivered = True
-        self._given = len(self._received)
+        self._given = len(self._received) - len(self._held)
         return delta
 
     async def _change(self) -> None:

@@ -212,6 +212,16 @@ class TestDelivered:
         assert [delta.token_ids async for delta in generation] == [[7]]
         assert generation.delivered.output_tokens == 2
 
+    async def test_a_token_that_is_held_back_has_not_been_delivered(self, text: TextProcessor) -> None:
+        ids = text.encode("a 😀")
+        generation = Generation(Generate("1", [1], params(100)), lambda id: None, text=text)
+        generation.feed(Output("1", ids[:-1]))
+        shown = (await anext(generation)).token_ids
+        await generation.aclose()
+        assert [delta async for delta in generation] == []
+        assert 0 < len(shown) < len(ids) - 1
+        assert generation.delivered.output_tokens == len(shown)
+
     async def test_a_failure_comes_after_what_came_before_it(self) -> None:
         generation = self.generation()
         generation.feed(Output("1", [7]))
