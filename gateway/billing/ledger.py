@@ -2,9 +2,9 @@
 
 An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that no turn
 waits for Redis. A process that is killed loses no turn that had ended: another gateway with the same folder of journals
-writes it, at once or when it starts. Of the turns that were running it finds their last checkpoint,
-`usage.flush_interval` old at most, enters them as `lost`, and charges their limits the same. Where the disk is gone
-together with the machine, what had not reached Redis is lost.
+writes it, at once or when it starts, and charges the limits what they had not been charged yet. Of the turns that were
+running it finds their last checkpoint, `usage.flush_interval` old at most, enters them as `lost`, and charges their
+limits the same. Where the disk is gone together with the machine, what had not reached Redis is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.billing.entry import LedgerEntry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.config.settings import UsageSettings
-from gateway.records.quota import Amounts, LimitSubject
+from gateway.records.quota import Charge
 from gateway.storage.replicas import Replicas
 
 log = logging.getLogger("roundhouse.billing")
@@ -46,18 +46,10 @@ UPKEEP = 600.0
 """Seconds between two searches for what is old enough to be deleted."""
 
 
-class Charge(Struct, frozen=True, omit_defaults=True):
-    """What a lost turn's limits are charged in the place of one reservation."""
-
-    reservation: str
-    used: Amounts
-    subjects: tuple[LimitSubject, ...]
-
-
 Snapshot = Callable[[], LedgerEntry | None]
 Charges = Callable[[], Sequence[Charge]]
-ChargeLost = Callable[[str, str, Amounts, tuple[LimitSubject, ...]], Awaitable[None]]
-"""Charges a lost turn: tenant, reservation, amounts, subjects. Doing it again changes nothing. Raises OSError."""
+ChargeLost = Callable[[str, Charge], Awaitable[None]]
+"""Charges a tenant's limits for a gateway that has died. Doing it again changes nothing. Raises OSError."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -128,15 +120,15 @@ class Ledger:
         what its limits would be charged."""
         self._running[turn] = snapshot, charges
 
-    def close(self, turn: str, entry: LedgerEntry | None) -> None:
-        """Record that a turn has ended; without an entry if it was refused."""
+    def close(self, turn: str, entry: LedgerEntry | None, charges: Sequence[Charge] = ()) -> None:
+        """Record that a turn has ended; without an entry if it was refused. `charges` are about to be settled."""
         self._running.pop(turn, None)
         if entry is None:
             return
         self._number += 1
         if len(self._memory) < MAX_IN_MEMORY:
             # Numbers reach Redis in order: while some wait in memory, later ones wait behind them.
-            self._memory.append(Numbered(self._number, entry))
+            self._memory.append(Numbered(self._number, entry, tuple(charges)))
             self._save()
             return
         self.dropped += 1
@@ -252,6 +244,7 @@ class Ledger:
                 entries = _parse(lines)
                 confirmed &= await self._send(journal.writer, entries)
                 for numbered in entries:
+                    await self._charge(numbered.entry.tenant, numbered.charges)
                     running.pop(numbered.entry.turn, None)
                     last = max(last, numbered.number)
         if running:
@@ -260,14 +253,17 @@ class Ledger:
             confirmed &= await self._send(journal.writer, lost)
         if not confirmed:
             raise RedisError("too few replicas have it")
-        if self._charge_lost is not None:
-            for entry in running.values():
-                for charge in checkpoint.charges.get(entry.turn, ()):
-                    await self._charge_lost(entry.tenant, charge.reservation, charge.used, charge.subjects)
+        for entry in running.values():
+            await self._charge(entry.tenant, checkpoint.charges.get(entry.turn, ()))
         # Only now: whoever has to begin again must find the same turns under the same numbers.
         journal.checkpoint(b"")
         for segment in segments:
             journal.delete(segment)
+
+    async def _charge(self, tenant: str, charges: Iterable[Charge]) -> None:
+        if self._charge_lost is not None:
+            for charge in charges:
+                await self._charge_lost(tenant, charge)
 
     async def _keep(self, journal: Journal, done: Iterable[int]) -> None:
         """Bring the files on disk up to date."""

@@ -23,16 +23,19 @@ from gateway.billing.entry import (
     totals,
 )
 from gateway.config.settings import UsageSettings
+from gateway.records.quota import Charge
 from gateway.storage.replicas import Replicas
 
 _encoder = msgspec.json.Encoder()
 
 
-class Numbered(Struct, frozen=True):
+class Numbered(Struct, frozen=True, omit_defaults=True):
     """An entry with its number: each writer counts up, and sends again what may not have arrived."""
 
     number: int
     entry: LedgerEntry
+    charges: tuple[Charge, ...] = ()
+    """What the limits are charged for it, in case that its gateway dies first; journals of older versions have none."""
 
 
 class LedgerStore:

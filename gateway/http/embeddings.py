@@ -24,13 +24,12 @@ from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, EmbedderInfo
 from gateway.access.identity import Principal
 from gateway.billing.cost import cost, picodollars
 from gateway.billing.entry import LedgerEntry, Outcome
-from gateway.billing.ledger import Charge
 from gateway.errors import ApiError, ContextLengthExceeded, ModelNotFound, Unavailable, invalid_value
 from gateway.http.exchange import JsonResponse, read_parameters, while_connected
 from gateway.limits.readings import headers as limit_headers
 from gateway.limits.subjects import subjects_of
 from gateway.protocol.embedding_create import EmbeddingCreate, EmbeddingRequest, parse_embedding_create
-from gateway.records.quota import Amounts
+from gateway.records.quota import Amounts, Charge
 from gateway.services import Gateway, gateway_of
 
 _SECONDS = 60.0
@@ -106,9 +105,10 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
     def charged() -> Amounts:
         return Amounts(input_tokens=used, spend=0 if price is None else cost(price, used, 0, 0))
 
-    gateway.ledger.open(
-        id, lambda: entry("lost") if used else None, lambda: [Charge(id, charged(), subjects)] if subjects else []
-    )
+    def owed(*, if_held: bool = False) -> list[Charge]:
+        return [Charge(id, charged(), subjects, if_held)] if subjects else []
+
+    gateway.ledger.open(id, lambda: entry("lost") if used else None, owed)
     vectors: list[Vectors] = []
     try:
         for start in range(0, len(asked.texts), MAX_TEXTS):
@@ -121,7 +121,7 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
         outcome = "cancelled"
         raise
     finally:
-        gateway.ledger.close(id, entry(outcome) if used else None)
+        gateway.ledger.close(id, entry(outcome) if used else None, owed(if_held=not reservation.local))
         limits = await gateway.limiter.settle(reservation, charged())
     headers = limit_headers(limits)
     if price is not None:

@@ -33,7 +33,7 @@ from gateway.limits.idle import IdleLimits
 from gateway.limits.script import SCRIPT, Argument, ScriptReply, answer, arguments, keys, release, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
-from gateway.records.quota import Amounts, LimitSubject
+from gateway.records.quota import Amounts, Charge, LimitSubject
 from router.health import Breaker, Circuit
 
 log = logging.getLogger("roundhouse.limits")
@@ -242,13 +242,14 @@ class Limiter:
         shares = self._shares(subjects)
         return self._state(shares, self._book(tenant).read(shares, self._now())[1])
 
-    async def charge_lost(self, tenant: str, id: str, used: Amounts, subjects: tuple[LimitSubject, ...]) -> None:
+    async def charge_lost(self, tenant: str, charge: Charge) -> None:
         """Charge what a turn had used whose gateway has died; once, also if it is asked for again within ten minutes.
 
         Raises:
             ConnectionError: Redis does not answer.
         """
-        if await self._call("charge", tenant, id, used, subjects, lease=int(REMEMBERED * 1000)) is None:
+        operation, lease = ("settle", self._lease) if charge.if_held else ("charge", int(REMEMBERED * 1000))
+        if await self._call(operation, tenant, charge.reservation, charge.used, charge.subjects, lease=lease) is None:
             raise ConnectionError("a lost turn was not charged to its limits")
 
     def died(self, gateway: str) -> None:

@@ -77,3 +77,13 @@ class Amounts(Struct, frozen=True):
     output_tokens: int = 0
     spend: int = 0
     """Cost in micro-dollars."""
+
+
+class Charge(Struct, frozen=True, omit_defaults=True):
+    """What limits are charged in the place of one reservation whose gateway has died."""
+
+    reservation: str
+    used: Amounts
+    subjects: tuple[LimitSubject, ...]
+    if_held: bool = False
+    """Whether to charge it only if Redis still holds the reservation: its turn had ended, and may have been settled."""

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gateway.billing.entry import Group
-from gateway.billing.ledger import Charge, Ledger
+from gateway.billing.ledger import Ledger
 from gateway.config.settings import UsageSettings
-from gateway.records.quota import Amounts, LimitSubject, Quota
+from gateway.records.quota import Amounts, Charge, LimitSubject, Quota
 from tests.gateway.billing.test_ledger import client, counted, die, entered, entry
 
 pytestmark = pytest.mark.anyio
@@ -34,20 +34,20 @@ async def test_running_turns_of_a_dead_gateway_are_entered_as_lost(redis_url: st
 
 
 async def test_limits_are_charged_what_lost_turns_are_entered_with(redis_url: str, tmp_path: Path) -> None:
-    """Not one that had ended since, which its gateway has charged; nor, if Redis goes away, before all is known."""
+    """One that had ended since, only if it was not settled; nothing before all is known, also if Redis goes away."""
     charged: list[tuple[str, Charge]] = []
     fails = True
 
-    async def charge(tenant: str, id: str, used: Amounts, subjects: tuple[LimitSubject, ...]) -> None:
+    async def charge(tenant: str, owed: Charge) -> None:
         nonlocal fails
         if fails:
             fails = False
             raise ConnectionError
-        charged.append((tenant, Charge(id, used, subjects)))
+        charged.append((tenant, owed))
 
-    def owed(index: int) -> list[Charge]:
+    def owed(index: int, *, if_held: bool = False) -> list[Charge]:
         subjects = (LimitSubject("tenant", Quota(spend_per_day=5)),)
-        return [Charge(f"resp_{index}", Amounts(output_tokens=index, spend=1), subjects)]
+        return [Charge(f"resp_{index}", Amounts(output_tokens=index, spend=1), subjects, if_held)]
 
     async with client(redis_url) as redis:
         ledger = Ledger(redis, UsageSettings(), tmp_path)
@@ -58,14 +58,14 @@ async def test_limits_are_charged_what_lost_turns_are_entered_with(redis_url: st
                 lambda index=index: owed(index),
             )
         await ledger.flush()
-        ledger.close("resp_1", entry(1))
+        ledger.close("resp_1", entry(1), owed(1, if_held=True))
         die(ledger)
         adopter = Ledger(redis, UsageSettings(), tmp_path, charge_lost=charge)
         await adopter.adopt()
         assert charged == []
         for _ in range(2):
             await adopter.adopt()
-        assert charged == [("acme", *owed(2))]
+        assert charged == [("acme", *owed(1, if_held=True)), ("acme", *owed(2))]
         assert {one.turn for one in await entered(redis)} == {"resp_1", "resp_2"}
 
 

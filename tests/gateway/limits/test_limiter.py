@@ -22,7 +22,7 @@ from gateway.limits.limiter import LEASE, Limiter, Reservation
 from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
-from gateway.records.quota import Amounts, LimitSubject, Quota
+from gateway.records.quota import Amounts, Charge, LimitSubject, Quota
 from tests.conftest import redis_server
 from tests.lost_writes import lose_since, remember
 
@@ -206,7 +206,20 @@ async def test_a_lost_turn_is_charged_once_whether_or_not_it_is_still_held(
         limiter.died("gw_ef56")
         await limiter._settle_up()
     for _ in range(2):
-        await limiter.charge_lost(tenant, "resp_ef56-1", used(120), STILL)
+        await limiter.charge_lost(tenant, Charge("resp_ef56-1", used(120), STILL))
+        await later(redis, tenant, 5 * LEASE)
+    assert left(await limiter.read(tenant, STILL)) == 880
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_a_turn_that_ended_before_its_gateway_died_is_charged_once(redis: Redis, settled: bool) -> None:
+    """By its gateway, or by the one that finds it in the journal because Redis was away when it ended."""
+    dead, limiter, tenant = limiter_over(redis), limiter_over(redis), new_tenant()
+    reservation = await dead.reserve(tenant, "resp_ef56-1", turn(300), STILL)
+    if settled:
+        await dead.settle(reservation, used(120))
+    for _ in range(2):
+        await limiter.charge_lost(tenant, Charge("resp_ef56-1", used(120), STILL, if_held=True))
         await later(redis, tenant, 5 * LEASE)
     assert left(await limiter.read(tenant, STILL)) == 880
 

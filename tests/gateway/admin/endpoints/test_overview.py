@@ -21,7 +21,7 @@ from gateway.limits.standing import LimitStanding
 from gateway.limits.subjects import every_subject
 from gateway.pipeline.routing.canaries import KEY, TakenOut
 from gateway.records.directory import Tenant
-from gateway.records.quota import Amounts, Quota
+from gateway.records.quota import Amounts, Charge, Quota
 from gateway.telemetry.activity import Sums
 from router.canary import CanarySignal, Failures
 from tests.gateway.admin.conftest import Administer, problem
@@ -78,7 +78,7 @@ async def test_a_spent_budget_and_a_tripped_cache_are_told(administer: Administe
         await eventually(lambda: gateway.view.tenant("shop") is not None)
         assert made.status_code == 201
         subjects = every_subject(gateway.settings.limits, Tenant(name="shop", quota=Quota(**quotas["quota"])), [])
-        await gateway.limiter.charge_lost("shop", "t1", Amounts(spend=1250), subjects)
+        await gateway.limiter.charge_lost("shop", Charge("t1", Amounts(spend=1250), subjects))
         wrong = Evidence(bands=(Comparisons(50.0, 50.0),))
         await gateway.redis.hset(evidence_key("shop"), "state", msgspec.json.encode(wrong))
         async with api.client(key) as shop:
