@@ -298,6 +298,9 @@ class EngineServer:
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model, adapters=self._core.serves_adapters)
+            if self._draining is not None and connection.protocol >= MOVES_SINCE:
+                connection.post(Step([Output(frame.id, finish="moved")], self._load))
+                return
             if self._draining is not None:
                 raise RequestError("the engine is going away; ask another one", "overloaded")
             if self._requests >= self._core.config.max_requests:

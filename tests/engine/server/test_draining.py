@@ -25,11 +25,15 @@ async def test_running_requests_end_and_new_ones_are_refused(
         server.drain(TIMEOUT)
         await peer.send(ask("new"))
         [refused] = await peer.until_outputs()
-        assert (refused.id, refused.error_kind) == ("new", "overloaded")
+        assert (refused.id, refused.error_kind) == ("new", "overloaded"), "it has said no version"
         assert refused.error is not None and "going away" in refused.error
         async with peer_of(address) as late:
             step = await late.receive()
             assert isinstance(step, Step) and step.load.draining
+            await late.send(Hello(PROTOCOL_VERSION))
+            await late.send(ask("late"))
+            [refused] = await late.until_outputs()
+            assert (refused.id, refused.finish, refused.tokens) == ("late", "moved", [])
         runner.gate.release(100)
         assert tokens(await peer.outputs("old")) == expected_output([5, 6], 6)
         await server.wait_drained()
