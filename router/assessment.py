@@ -1,16 +1,18 @@
-"""What three tiers are worth on questions with graders, and what `auto` makes of them: all figures of an evaluation."""
+"""What three tiers are worth on questions, and what `auto` makes of them: all figures of an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from router.evaluation import Interval, Values, interval
-from router.grading import right
+from router.grading import Grader, right
 from router.knob import KnobPosition, RoutedQuestions, RouterComparison, coin, compare, positions
+from router.pairwise import JudgeFigures
 from router.questions import AnswerKey, PoolAnswer, Question
 
 
@@ -21,15 +23,24 @@ class GradedAnswers(Struct, frozen=True):
     models: tuple[str, ...]
     """Model that answered for each pool."""
     right: Values
+    """NaN where a question has no grader, until a judge has compared the answers (`router.pairwise`)."""
     input_tokens: Values
     output_tokens: Values
     seconds: Values
     cut: Values
     """1 where an answer ended at its limit of tokens."""
+    characters: Values
 
     @property
     def tokens(self) -> Values:
         return np.asarray(self.input_tokens + self.output_tokens)
+
+    def take(self, rows: NDArray[np.intp]) -> GradedAnswers:
+        """Return those to some of the questions."""
+        fields = msgspec.structs.asdict(self).items()
+        return msgspec.structs.replace(
+            self, **{name: value[rows] for name, value in fields if isinstance(value, np.ndarray)}
+        )
 
 
 class PoolFigures(Struct, frozen=True):
@@ -85,6 +96,8 @@ class TierEvaluation(Struct, frozen=True):
     fitted: AutoFigures | None = None
     """Every question judged by a model that was fitted without its fold."""
     comparison: RouterComparison | None = None
+    judge: JudgeFigures | None = None
+    """Null if every question has a grader."""
     notes: tuple[str, ...] = ()
 
 
@@ -97,7 +110,10 @@ def grade(
     def table(value: Callable[[PoolAnswer], float]) -> Values:
         return np.array([[value(answer) for answer in row] for row in found], np.float64)
 
-    rights = [[right(each.grade, answer.answer) for answer in row] for each, row in zip(questions, found, strict=True)]
+    def graded(grader: Grader | None, answer: PoolAnswer) -> float:
+        return float("nan") if grader is None else right(grader, answer.answer)
+
+    rights = [[graded(each.grade, answer) for answer in row] for each, row in zip(questions, found, strict=True)]
     return GradedAnswers(
         pools=tuple(pools),
         models=tuple(found[-1][column].model for column in range(len(pools))),
@@ -106,6 +122,7 @@ def grade(
         output_tokens=table(lambda answer: answer.output_tokens),
         seconds=table(lambda answer: answer.seconds),
         cut=table(lambda answer: answer.finish == "length"),
+        characters=table(lambda answer: len(answer.answer)),
     )
 
 

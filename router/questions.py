@@ -1,7 +1,8 @@
-"""Questions whose answers can be graded without a person or a model: what `roundhouse route calibrate` asks.
+"""The questions that `roundhouse route calibrate` asks, and the answers of pools.
 
 A file has a JSON object per line: `{"id": "sum-1", "kind": "arithmetic", "prompt": "What is 2 + 2?", "grade": {"by":
-"number", "expected": 4}}`. `by` names a grader of `router.grading`.
+"number", "expected": 4}}`. `by` names a grader of `router.grading`; without `grade`, a judge compares the answers
+(`router.pairwise`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Question(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, Meta(min_length=1)]
     prompt: Annotated[str, Meta(min_length=1)]
-    grade: Grader
+    grade: Grader | None = None
     kind: str = "questions"
     """What the question is about; figures are shown by kind, and folds hold about as many of each."""
 
@@ -64,7 +65,7 @@ class PoolAnswer(Struct, frozen=True):
 
 AnswerKey = tuple[str, str, str]
 """Id of the question, digest of its prompt, name of the pool."""
-T = TypeVar("T", Question, PoolAnswer)
+T = TypeVar("T")
 
 
 def digest(text: str) -> str:
@@ -77,12 +78,14 @@ def read_questions(content: bytes) -> list[Question]:
     Raises:
         ValueError: it cannot be used; says in which line.
     """
-    questions = _lines(content, Question)
+    questions = decoded(content, Question)
     seen: dict[str, int] = {}
     for number, question in questions.items():
         if question.id in seen:
             raise ValueError(f"line {number}: the id {question.id!r} is that of line {seen[question.id]}, too")
         seen[question.id] = number
+        if question.grade is None:
+            continue
         try:
             check(question.grade)
         except ValueError as error:
@@ -98,11 +101,15 @@ def read_answers(content: bytes, max_tokens: int) -> dict[AnswerKey, PoolAnswer]
     Raises:
         ValueError: a line is none of it.
     """
-    return {each.key: each for each in _lines(content, PoolAnswer).values() if each.serves(max_tokens)}
+    return {each.key: each for each in decoded(content, PoolAnswer).values() if each.serves(max_tokens)}
 
 
-def _lines(content: bytes, kind: type[T]) -> Mapping[int, T]:
-    """Decode the lines that are not empty, by their numbers."""
+def decoded(content: bytes, kind: type[T]) -> Mapping[int, T]:
+    """Decode the lines that are not empty, by their numbers.
+
+    Raises:
+        ValueError: a line is none of the kind.
+    """
     decode, found = msgspec.json.Decoder(kind).decode, {}
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():

@@ -5,11 +5,8 @@ Every answer is a line of the file as soon as it is there, so that a run which w
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx2
@@ -17,24 +14,24 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from gateway.cli.repeating import (
+    ATTEMPTS,
+    NO_ROOM,
+    AskError,
+    GatewayRefused,
+    NoAnswer,
+    error_of,
+    posted,
+    read_lines,
+    together,
+)
 from router.questions import AnswerKey, PoolAnswer, Question, missing, read_answers
 from router.success import Array
 
-ATTEMPTS = 12
-"""Attempts in a row at one question."""
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts, at most."""
 _SILENCE = 600.0
 """Seconds that one answer may take."""
 _TEXTS = 32
 """Texts whose embeddings are asked for at once."""
-_NO_ROOM = "context_length_exceeded"
-_AGAIN = (429, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
-
-
-class AskError(Exception):
-    """A pool cannot be asked; the message says why and what to do."""
 
 
 class AskedPool(Struct, frozen=True):
@@ -81,14 +78,7 @@ def read_outcomes(path: Path, asking: Asking) -> dict[AnswerKey, PoolAnswer]:
         ValueError: it is no outcomes file.
         OSError: it cannot be read.
     """
-    if not path.exists():
-        return {}
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    answers = read_answers(content[:whole], asking.max_tokens)
-    if whole < len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+    answers = read_lines(path, lambda content: read_answers(content, asking.max_tokens))
     wanted = {pool.name: pool.weights for pool in asking.pools}
     return {key: answer for key, answer in answers.items() if answer.weights == wanted.get(answer.pool)}
 
@@ -115,33 +105,15 @@ async def ask_all(
             left = missing(questions, pool.name, answers)
             done = len(questions) - len(left)
             said(pool.name, done)
-            async for answer in _answers(client, asking, pool, left):
+            async for answer in together(
+                (_answer(client, pool, each, asking.max_tokens) for each in left), asking.concurrency
+            ):
                 file.write(msgspec.json.encode(answer) + b"\n")
                 file.flush()
                 answers[answer.key] = answer
                 done += 1
                 said(pool.name, done)
     return answers
-
-
-async def _answers(
-    client: httpx2.AsyncClient, asking: Asking, pool: AskedPool, questions: Sequence[Question]
-) -> AsyncIterator[PoolAnswer]:
-    """Yield the answers as they come."""
-    waiting = iter(questions)
-    running: set[asyncio.Task[PoolAnswer]] = set()
-    try:
-        while True:
-            while len(running) < asking.concurrency and (question := next(waiting, None)) is not None:
-                running.add(asyncio.create_task(_answer(client, pool, question, asking.max_tokens)))
-            if not running:
-                return
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
-    finally:
-        for task in running:
-            task.cancel()
 
 
 async def _answer(client: httpx2.AsyncClient, pool: AskedPool, question: Question, max_tokens: int) -> PoolAnswer:
@@ -174,12 +146,12 @@ async def _answer(client: httpx2.AsyncClient, pool: AskedPool, question: Questio
         )
 
     try:
-        response, seconds = await _posted(client, "/v1/chat/completions", body, other)
-    except _Refused as refused:
-        if refused.code != _NO_ROOM:
+        response, seconds = await posted(client, "/v1/chat/completions", body, other)
+    except GatewayRefused as refused:
+        if refused.code != NO_ROOM:
             raise AskError(f"{pool.name} cannot be asked: {refused}") from None
         return answered("", refused.code, 0, 0, 0.0)
-    except _Silent as silent:
+    except NoAnswer as silent:
         raise AskError(
             f"{pool.name} did not answer {question.id} in {ATTEMPTS} attempts ({silent}); answers that came are kept:"
             " give the same command again"
@@ -208,7 +180,7 @@ async def embed(client: httpx2.AsyncClient, texts: Sequence[str]) -> tuple[str, 
     except httpx2.HTTPError as error:
         raise AskError(f"no server answers at {client.base_url} ({error}); start one with: roundhouse serve") from None
     if listed.status_code != 200:
-        raise AskError(f"{client.base_url}: {_error(listed)[0]}")
+        raise AskError(f"{client.base_url}: {error_of(listed)[0]}")
     name = next((each["id"] for each in listed.json()["data"] if each["type"] == "embedding"), None)
     if name is None:
         return "", np.zeros((len(texts), 0), np.float32)
@@ -225,65 +197,11 @@ async def embed(client: httpx2.AsyncClient, texts: Sequence[str]) -> tuple[str, 
 async def _embedded(client: httpx2.AsyncClient, name: str, texts: Sequence[str]) -> list[Any] | None:
     """None: a text is too long."""
     try:
-        response, _ = await _posted(client, "/v1/embeddings", {"model": name, "input": list(texts)}, lambda _: None)
-    except _Refused as refused:
-        if refused.code == _NO_ROOM:
+        response, _ = await posted(client, "/v1/embeddings", {"model": name, "input": list(texts)})
+    except GatewayRefused as refused:
+        if refused.code == NO_ROOM:
             return None
         raise AskError(f"{name} cannot be asked: {refused}") from None
-    except _Silent as silent:
+    except NoAnswer as silent:
         raise AskError(f"{name} did not answer in {ATTEMPTS} attempts: {silent}") from None
     return [each["embedding"] for each in response.json()["data"]]
-
-
-class _Refused(Exception):
-    """The gateway refuses a request for good."""
-
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Silent(Exception):
-    """No attempt brought an answer; the message is that of the last one."""
-
-
-async def _posted(
-    client: httpx2.AsyncClient, path: str, body: Any, wrong: Callable[[httpx2.Response], str | None]
-) -> tuple[httpx2.Response, float]:
-    """Post until there is an answer that is not `wrong`; return it, and the seconds that it took."""
-    pause, said = 0.0, ""
-    for attempt in range(1, ATTEMPTS + 1):
-        await asyncio.sleep(pause)
-        pause = min(LONGEST_PAUSE, random.uniform(0.25, 0.5) * 2**attempt)
-        begun = monotonic()
-        try:
-            response = await client.post(path, json=body)
-        except httpx2.HTTPError as error:
-            said = f"{type(error).__name__} {error}".strip()
-            continue
-        if response.status_code == 200:
-            if (why := wrong(response)) is None:
-                return response, monotonic() - begun
-            said = why
-            continue
-        said, code = _error(response)
-        if response.status_code not in _AGAIN:
-            raise _Refused(said, code)
-        pause = max(pause, min(LONGEST_PAUSE, _seconds(response.headers.get("retry-after"))))
-    raise _Silent(said)
-
-
-def _error(response: httpx2.Response) -> tuple[str, str]:
-    """Return message and code of an error."""
-    try:
-        error = response.json()["error"]
-        return str(error["message"]), str(error["code"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {response.status_code}", ""
-
-
-def _seconds(header: str | None) -> float:
-    try:
-        return max(0.0, float(header or 0))
-    except ValueError:
-        return 0.0

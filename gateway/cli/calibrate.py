@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import msgspec
 from msgspec import Struct
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gateway.cli.asking import AskedPool, AskError, Asking, ask_all, embed, read_outcomes
+from gateway.cli.asking import AskedPool, Asking, ask_all, embed, read_outcomes
+from gateway.cli.calibration_cost import dollars, judge_questions, pool_questions
 from gateway.cli.calibration_tables import markdown, show
 from gateway.cli.connection import config_option, json_option, load_settings, run
 from gateway.cli.frontier import draw_frontier
+from gateway.cli.judging import ask_judge, comparisons, read_verdicts, with_opinions
+from gateway.cli.progress import progress
+from gateway.cli.repeating import AskError
 from gateway.config.pools import PoolSettings
 from gateway.config.settings import Settings, SettingsError
 from gateway.config.tiers import first_pools
 from gateway.processes.extras import missing
+from router.assessment import GradedAnswers, grade
 from router.canonical import canonical
-from router.questions import AnswerKey, PoolAnswer, Question, read_questions
-from router.questions import missing as unanswered
+from router.pairwise import JudgeFigures
+from router.questions import Question, read_questions
 from router.success import Array
 from router.tier import TIERS
 
 EXAM = Path(__file__).parents[2] / "deploy" / "questions" / "general.jsonl"
-_LINE_SECONDS = 20.0
-"""Seconds between two lines of progress where there is no terminal."""
-_CHARACTERS_OF_A_TOKEN, _TEMPLATE_TOKENS = 4, 20
-"""For the estimate of what asking costs."""
 
 
 class Chosen(Struct, frozen=True):
@@ -46,6 +44,8 @@ class Chosen(Struct, frozen=True):
     questions: tuple[str, ...]
     exam: bool
     outcomes: str
+    judge: str | None
+    verdicts: str
     output: str | None
     report: str | None
     max_tokens: int
@@ -82,7 +82,7 @@ class Chosen(Struct, frozen=True):
     "--questions",
     type=click.Path(dir_okay=False),
     multiple=True,
-    help="Prompts of your own with their graders, beside the exam; may be given several times.",
+    help="Prompts of your own, with graders or without, beside the exam; may be given several times.",
 )
 @click.option("--exam/--no-exam", default=True, show_default=True, help="Whether the questions of the release count.")
 @click.option(
@@ -91,6 +91,18 @@ class Chosen(Struct, frozen=True):
     default="route-outcomes.jsonl",
     show_default=True,
     help="File that keeps the answers; what it has is not asked again.",
+)
+@click.option(
+    "--judge",
+    help="Pool whose model compares answers that nothing can grade, and is measured by the others; default: judge.pool"
+    " if there are such answers.",
+)
+@click.option(
+    "--verdicts",
+    type=click.Path(dir_okay=False),
+    default="route-verdicts.jsonl",
+    show_default=True,
+    help="File that keeps what the judge says; it is not asked the same again.",
 )
 @click.option(
     "--output",
@@ -106,37 +118,39 @@ class Chosen(Struct, frozen=True):
 )
 @click.option("--yes", is_flag=True, help="Ask the pools without asking you first.")
 def calibrate(config: str | None, as_json: bool, **options: Any) -> None:
-    """Ask every tier of a running gateway questions with known answers, and teach the router what they are good at.
+    """Ask every tier of a running gateway questions, and teach the router what they are good at.
 
     It says what asking costs, grades the answers, shows what each tier and each position of the quality knob is worth,
     and installs a model for these tiers if that chooses better than a mixture of them and than the model in use, on
-    questions that it has not seen. Interrupt it as you like: the same command goes on where it stopped.
+    questions that it has not seen. Answers that nothing can grade are compared by a judge, which is measured by the
+    others. Interrupt it as you like: the same command goes on where it stopped.
 
     \b
     roundhouse route calibrate
-    roundhouse route calibrate --questions mine.jsonl --report calibration.md
+    roundhouse route calibrate --questions mine.jsonl --judge qwen2.5-coder-1.5b --report calibration.md
     """
     chosen = msgspec.convert(options, Chosen)
     settings, names = load_settings(config), chosen.names
     if install := missing("calibrate"):
         raise click.ClickException(f"calibrating needs scikit-learn and matplotlib: {install}")
     pools, questions = _pools(settings, names), _questions(chosen)
+    judge = _judge(settings, chosen, questions)
     if chosen.output is None and [pool.tier for pool in pools] != list(TIERS):
         raise click.BadParameter("a model of other pools than small,medium,large needs --output", param_hint="--pools")
     asking = chosen.asking(pools)
     console = Console(highlight=False, stderr=as_json)
-    from gateway.cli.calibration_fit import judge
+    from gateway.cli.calibration_fit import evaluate
 
     try:
         embedded = run(_embed(asking, questions))
-        _confirm(settings, chosen, pools, questions)
-        answers = run(_ask(chosen, asking, questions))
+        _confirm(settings, chosen, asking, questions, judge)
+        graded, figures = run(_ask(chosen, asking, questions, judge))
     except AskError as error:
         raise click.ClickException(str(error)) from None
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"--outcomes {chosen.outcomes}: {error}") from None
+        raise click.ClickException(f"--outcomes, --verdicts: {error}") from None
     try:
-        found, model = judge(settings, pools, questions, names, answers, embedded)
+        found, model = evaluate(settings, pools, questions, graded, embedded, figures)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     if model is not None:
@@ -185,35 +199,61 @@ async def _embed(asking: Asking, questions: Sequence[Question]) -> tuple[str, Ar
         return await embed(client, [canonical(each.prompt) for each in questions])
 
 
-def _confirm(settings: Settings, chosen: Chosen, pools: Sequence[PoolSettings], questions: Sequence[Question]) -> None:
-    """Say what asking costs at most, and ask whether to."""
-    answers = read_outcomes(Path(chosen.outcomes), chosen.asking(pools))
-    prices, dollars, priced, left = {price.name: price for price in settings.prices}, 0.0, True, 0
-    for name, pool in zip(chosen.names, pools, strict=True):
-        asked = unanswered(questions, name, answers)
-        left += len(asked)
-        prompts = sum(len(each.prompt) // _CHARACTERS_OF_A_TOKEN + _TEMPLATE_TOKENS for each in asked)
-        most = len(asked) * chosen.max_tokens
-        click.echo(
-            f"{name} ({pool.name}): {len(asked)} of {len(questions)} questions are left to ask, about {prompts:,} "
-            f"tokens of prompts and at most {most:,} of answers",
-            err=True,
+def _judge(settings: Settings, chosen: Chosen, questions: Sequence[Question]) -> AskedPool | None:
+    """Return who compares answers; None if nobody has to, and nobody is to be measured."""
+    ungraded = sum(each.grade is None for each in questions)
+    if not ungraded and chosen.judge is None:
+        return None
+    if ungraded == len(questions):
+        raise click.UsageError(
+            "no question has a `grade`: a judge is measured by questions that have one, such as those of the exam"
         )
-        price = prices.get(pool.name)
-        priced &= price is not None
-        dollars += (prompts * price.input + most * price.output) / 1e12 if price is not None else 0.0
-    if not left:
+    name = chosen.judge or settings.judge.pool
+    if name is None:
+        raise click.UsageError(
+            f"{ungraded} questions have no `grade`: name the pool whose model compares the answers with --judge"
+        )
+    pool = next((each for each in settings.pools if each.name == name), None)
+    if pool is None:
+        known = ", ".join(each.name for each in settings.pools)
+        raise click.BadParameter(f"the configuration has no pool {name}; name one of {known}", param_hint="--judge")
+    return AskedPool(pool.name, pool.name, pool.weights)
+
+
+def _confirm(
+    settings: Settings, chosen: Chosen, asking: Asking, questions: Sequence[Question], judge: AskedPool | None
+) -> None:
+    """Say what asking costs at most, and ask whether to."""
+    answers = read_outcomes(Path(chosen.outcomes), asking)
+    left = [pool_questions(asking, pool, questions, answers) for pool in asking.pools]
+    if judge is not None:
+        verdicts = read_verdicts(Path(chosen.verdicts), judge)
+        left.append(judge_questions(asking, judge, questions, answers, verdicts))
+    for each in left:
+        click.echo(str(each), err=True)
+    if not any(each.requests for each in left):
         return
-    if priced:
-        click.echo(f"At the configured prices that is at most {dollars:.2f} dollars.", err=True)
+    if (most := dollars(left, settings.prices)) is not None:
+        click.echo(f"At the configured prices that is at most {most:.2f} dollars.", err=True)
     if not chosen.yes:
         click.confirm("Ask them?", abort=True, err=True)
 
 
-async def _ask(chosen: Chosen, asking: Asking, questions: Sequence[Question]) -> Mapping[AnswerKey, PoolAnswer]:
+async def _ask(
+    chosen: Chosen, asking: Asking, questions: Sequence[Question], judge: AskedPool | None
+) -> tuple[GradedAnswers, JudgeFigures | None]:
+    """Ask all pools, and then the judge; return the graded answers, and what the judge is worth."""
     async with asking.client() as client:
-        with _progress(chosen.names, len(questions)) as said:
-            return await ask_all(client, asking, questions, Path(chosen.outcomes), said)
+        with progress(chosen.names, len(questions)) as said:
+            answers = await ask_all(client, asking, questions, Path(chosen.outcomes), said)
+        graded = grade(questions, chosen.names, answers)
+        if judge is None:
+            return graded, None
+        compared, path = comparisons(questions, graded, answers), Path(chosen.verdicts)
+        total = sum(len(each.prompts) for each in compared)
+        with progress([judge.name], total, "comparisons") as said:
+            verdicts = await ask_judge(client, judge, compared, path, chosen.concurrency, said)
+    return with_opinions(judge, graded, compared, verdicts)
 
 
 def _install(settings: Settings, chosen: Chosen, model: bytes) -> str:
@@ -232,42 +272,3 @@ def _install(settings: Settings, chosen: Chosen, model: bytes) -> str:
         "gateways with these pools use it from their next start" if chosen.output is None else "set router.model to it"
     )
     return f"The model was written to {path}: {use}."
-
-
-class _Said(Protocol):
-    def __call__(self, pool: str, done: int) -> None: ...
-
-
-@contextmanager
-def _progress(pools: Sequence[str], total: int) -> Iterator[_Said]:
-    """Show how many questions each pool has answered, and how long the rest will take."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield _lines(total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, speed_estimate_period=120) as shown:
-        tasks: dict[str, TaskID] = {pool: shown.add_task(pool, total=total, start=False) for pool in pools}
-
-        def said(pool: str, done: int) -> None:
-            shown.start_task(tasks[pool])
-            shown.update(tasks[pool], completed=done)
-
-        yield said
-
-
-def _lines(total: int) -> _Said:
-    """Print a line when a pool begins and ends, and now and then between."""
-    begun: dict[str, tuple[float, int]] = {}
-    last = float("-inf")
-
-    def said(pool: str, done: int) -> None:
-        nonlocal last
-        now = monotonic()
-        started, at = begun.setdefault(pool, (now, done))
-        if done in (at, total) or now - last >= _LINE_SECONDS:
-            left = f", about {(now - started) / (done - at) * (total - done):.0f} s left" if at < done < total else ""
-            click.echo(f"{pool}: {done} of {total} questions{left}", err=True)
-            last = now
-
-    return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from gateway.config.pools import TIERS, PoolSettings
 from gateway.config.settings import Settings
 from gateway.pipeline.routing.calibration import calibration, rates
-from router.assessment import GradedAnswers, TierEvaluation, assess, grade
+from router.assessment import GradedAnswers, TierEvaluation, assess
 from router.crossfit import FEWEST, Beliefs, Rule, by_model, by_none, features, folds, held_out, vectors
 from router.evaluation import Values
 from router.features import Features
 from router.fit import Examples, fit
 from router.knob import RoutedQuestions, draw, turn
-from router.questions import AnswerKey, PoolAnswer, Question
+from router.pairwise import JudgeFigures
+from router.questions import Question
 from router.success import Array
 from router.tier import relative
 
@@ -25,22 +26,27 @@ KEPT = 5
 """One question of so many is kept apart for the model's frozen suite."""
 
 
-def judge(
+def evaluate(
     settings: Settings,
     pools: Sequence[PoolSettings],
     questions: Sequence[Question],
-    names: Sequence[str],
-    answers: Mapping[AnswerKey, PoolAnswer],
+    graded: GradedAnswers,
     embedded: tuple[str, Array],
+    judge: JudgeFigures | None = None,
 ) -> tuple[TierEvaluation, bytes | None]:
     """Compute all figures, and the model if it is better than a mixture of the tiers and than what is in use.
 
+    Questions without graders are left out if the judge that compared their answers is not to be believed.
+
     Args:
         pools: those that were asked, from small to large.
-        names: by which they were asked.
         embedded: name of the embedding model, and the questions' embeddings.
+        judge: what it is worth; None if all questions have graders.
     """
-    graded = grade(questions, names, answers)
+    if judge is not None and not judge.established:
+        rows = np.array([row for row, each in enumerate(questions) if each.grade is not None])
+        questions, graded = [questions[row] for row in rows], graded.take(rows)
+        embedded = embedded[0], embedded[1][rows]
     rule, notes = _rule(settings, pools)
     spent, drawn = _spent(graded, rule), draw(len(questions))
     seen = features([each.prompt for each in questions])
@@ -74,7 +80,7 @@ def judge(
                 "On questions apart the fitted model is not better than any mixture of the tiers and what is in use"
                 " beyond chance: nothing was written."
             )
-    return msgspec.structs.replace(found, notes=tuple(notes)), content
+    return msgspec.structs.replace(found, judge=judge, notes=tuple(notes)), content
 
 
 def _rule(settings: Settings, pools: Sequence[PoolSettings]) -> tuple[Rule, list[str]]:

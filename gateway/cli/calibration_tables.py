@@ -11,6 +11,8 @@ from rich.table import Table
 
 from router.assessment import AutoFigures, TierEvaluation
 from router.evaluation import Interval
+from router.judging import FEWEST
+from router.pairwise import JudgeFigures
 from router.tier import TIERS
 
 
@@ -29,6 +31,8 @@ def sections(found: TierEvaluation) -> Iterator[TableSection]:
     """Yield the tables, most important first."""
     yield _pools(found)
     yield _kinds(found)
+    if found.judge is not None:
+        yield _judge(found.judge)
     if found.fitted is not None:
         yield _knob(found.fitted, "auto, fitted on these questions")
     yield _knob(found.in_use, "auto as configured")
@@ -69,6 +73,42 @@ def _kinds(found: TierEvaluation) -> TableSection:
         for kind, number in found.kinds.items()
     ]
     return TableSection("right answers by kind", ("kind", "questions", *(each.pool for each in found.pools)), rows, "")
+
+
+def _judge(judge: JudgeFigures) -> TableSection:
+    trust, telling = judge.trust, judge.trust.pairs + judge.silent
+    rows = [
+        (
+            "of a right and a wrong answer names the right one, where it names one",
+            str(trust.pairs),
+            _interval(trust.agreement) if trust.pairs else "none",
+        ),
+        (
+            "of a right and a wrong answer names none that holds in both orders",
+            str(telling),
+            _share(judge.silent, telling),
+        ),
+        ("of two right answers names one all the same", str(judge.alike), _share(judge.preferred, judge.alike)),
+    ]
+    beside, few = trust.ahead, f", which takes {FEWEST} pairs" if trust.pairs < FEWEST else ""
+    text = f"{judge.judge} is {'better' if judge.established else 'not better beyond chance'}"
+    if trust.pairs:
+        text += f" than always naming {trust.rule}: {_points(beside.value)}"
+        text += f" points [{_points(beside.low)}, {_points(beside.high)}]{few}."
+    else:
+        text += f" than a coin{few}."
+    if judge.judged and judge.established:
+        text += (
+            f" So {judge.judged} questions without graders count: an answer is right there if it finds no other pool's"
+            " better."
+        )
+    elif judge.judged:
+        text += f" So the {judge.judged} questions without graders are left out."
+    return TableSection("the judge", ("judge", "pairs", "share"), rows, text)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "none"
 
 
 def _knob(auto: AutoFigures, title: str) -> TableSection:

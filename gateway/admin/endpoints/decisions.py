@@ -14,10 +14,11 @@ from gateway.admin.endpoints import records
 from gateway.admin.endpoints.shapes import Only, Page, TenantPath
 from gateway.admin.kit import cursors
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.billing.cost import TokenPrices
+from gateway.billing.cost import TokenPrices, microdollars
 from gateway.errors import NotFound, Unavailable, invalid_value
-from gateway.pipeline.routing import decisions, explaining
+from gateway.pipeline.routing import decisions, explaining, judge_days
 from gateway.pipeline.routing.decisions import LoggedDecision
+from gateway.pipeline.routing.judge_days import JudgeDay
 from gateway.pipeline.routing.replaying import AtQuality, Replay, replay
 from gateway.pipeline.routing.tiers import Tiers
 from router.complexity import Reason
@@ -111,6 +112,25 @@ class RouteExplanation(Struct, frozen=True, kw_only=True):
     choice: TierChoice
 
 
+class JudgeDayState(Struct, frozen=True, kw_only=True):
+    """What the judge did on a day of UTC, for all gateways."""
+
+    day: Annotated[str, Meta(description="Such as 2026-11-26.")]
+    sampled: Annotated[int, Meta(description="Pairs of answers that were to be judged.")]
+    judged: Annotated[dict[str, int], Meta(description="Of these, those that were, by opinion.")]
+    refused: Annotated[dict[str, int], Meta(description="Those that were not, by reason.")]
+    spent_microdollars: Annotated[int, Meta(description="With what is reserved for what is being judged.")]
+
+
+class JudgeState(Struct, frozen=True, kw_only=True):
+    """The judge as it is configured, and its last days."""
+
+    pool: Annotated[str | None, Meta(description="Pool whose model judges; null: nobody does.")]
+    share: float
+    dollars_per_day: float
+    data: Annotated[list[JudgeDayState], Meta(description="The newest first; today has begun at midnight of UTC.")]
+
+
 @endpoints.get("/tenants/{tenant}/decisions", access=Access.TENANT)
 async def list_decisions(call: Call, path: TenantPath, query: DecisionsQuery) -> Answer[DecisionList]:
     """List the newest decisions of a tenant's requests for `auto`, as long as the log keeps them."""
@@ -142,6 +162,14 @@ async def replay_decisions(call: Call, query: ReplayQuery) -> Answer[Replay]:
     priced = {pool.tier: gateway.view.price(pool.name) for pool in reversed(gateway.engines.pools)}
     prices: dict[str, TokenPrices] = {tier: each for tier, each in priced.items() if each is not None}
     return Answer(await asyncio.to_thread(replay, found, otherwise, prices))
+
+
+@endpoints.get("/route/judge", access=Access.OPERATOR)
+async def show_judge(call: Call) -> Answer[JudgeState]:
+    """Show what the judge did in the last seven days, and what it cost."""
+    judge = call.gateway.settings.judge
+    days = [_judge_day(each) for each in await judge_days.read_days(call.gateway.redis)]
+    return Answer(JudgeState(pool=judge.pool, share=judge.share, dollars_per_day=judge.dollars_per_day, data=days))
 
 
 @endpoints.post("/route/explain", access=Access.FILTERED, example={"prompt": "Prove that there are infinitely many."})
@@ -192,6 +220,17 @@ def decision_state(logged: LoggedDecision, otherwise: AtQuality | None = None) -
         output_tokens=logged.output_tokens,
         reproducible=logged.reproducible,
         otherwise=otherwise(choice) if otherwise else None,
+    )
+
+
+def _judge_day(found: JudgeDay) -> JudgeDayState:
+    judged = {outcome: number for outcome, number in found.pairs.items() if outcome in judge_days.OPINIONS}
+    return JudgeDayState(
+        day=found.day,
+        sampled=sum(found.pairs.values()),
+        judged=judged,
+        refused={outcome: number for outcome, number in found.pairs.items() if outcome not in judged},
+        spent_microdollars=microdollars(found.spent),
     )
 
 

@@ -13,7 +13,7 @@ import logging
 import random
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Sequence
 
 from msgspec import Struct
@@ -33,7 +33,7 @@ from gateway.engines.pool import Pool
 from gateway.engines.pools import Engines
 from gateway.pipeline.routing import rubric
 from gateway.pipeline.routing.decisions import DecisionLog
-from gateway.pipeline.routing.judge_budget import DailyBudget
+from gateway.pipeline.routing.judge_days import JudgeDays
 from gateway.pipeline.routing.judgements import ENTRIES, KEY, JudgeOpinion, Pair
 from gateway.pipeline.routing.spare import (
     SECONDS,
@@ -96,7 +96,9 @@ class Judge:
         self._view = view
         self._decisions = decisions
         self._ledger = ledger
-        self._budget = DailyBudget(redis)
+        self._days = JudgeDays(redis)
+        self._uncounted = Counter[str]()
+        """Pairs by outcome that are not counted in Redis yet."""
         self._metrics = metrics.judge
         self._running = BackgroundTasks("judge")
         self._seen: OrderedDict[Pair, None] = OrderedDict()
@@ -164,7 +166,7 @@ class Judge:
     def _begin(self, work: Coroutine[None, None, str]) -> None:
         if len(self._running) >= MOST:
             work.close()
-            self._metrics.ended("given_up")
+            self._ended("given_up")
             return
         self._running.begin(self._judge(work))
 
@@ -180,7 +182,21 @@ class Judge:
         except (EngineGone, RequestFailed, ChatTemplateError, RedisError, OSError) as error:
             log.info("not judged", extra={"error": type(error).__name__})
         finally:
-            self._metrics.ended(outcome)
+            self._ended(outcome)
+        await self._count()
+
+    def _ended(self, outcome: str) -> None:
+        """Count a pair: here at once, and in Redis when the next one has ended that was judged."""
+        self._metrics.ended(outcome)
+        self._uncounted[outcome] += 1
+
+    async def _count(self) -> None:
+        counted, self._uncounted = self._uncounted, Counter[str]()
+        try:
+            await self._days.count(counted)
+        except (RedisError, OSError) as error:
+            log.info("not counted", extra={"error": type(error).__name__})
+            self._uncounted += counted
 
     async def _against(self, judge: str, asked: Dispatched, given: _Side, pool: Pool) -> str:
         """Ask another tier as well, and then for an opinion on both answers."""
@@ -242,7 +258,7 @@ class Judge:
         if price is None:
             raise _NotJudged("unpriced")
         most = max(picodollars(price, prompt, cached, asked.sampling.max_tokens) for cached in (0, prompt))
-        day = await self._budget.reserve(most, limit)
+        day = await self._days.reserve(most, limit)
         if day is None:
             raise _NotJudged("budget")
         used, done = TokenUsage(), False
@@ -258,7 +274,7 @@ class Judge:
         finally:
             spent = picodollars(price, used.input_tokens, used.cached_tokens, used.output_tokens)
             self._enter(asked, used, spent, done=done)
-            await self._budget.settle(day, most, spent)
+            await self._days.settle(day, most, spent)
 
     def _enter(self, asked: SpareRequest, used: TokenUsage, spent: int, *, done: bool) -> None:
         """Enter what an engine has computed into the ledger."""

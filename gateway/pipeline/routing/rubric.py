@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from engine.wire import Grammar
 from gateway.protocol.requests import Message
 
-VERDICTS = Grammar("choice", '["A","B","T"]')
+_SAYS = {"A": 1, "B": -1, "T": 0}
+LETTERS = tuple(_SAYS)
 """All that a judge may answer: the first or the second answer is better, or neither."""
+VERDICTS = Grammar("choice", json.dumps(LETTERS))
 MOST_TOKENS = 8
 """Most tokens of a judge's answer."""
-_SAYS = {"A": 1, "B": -1, "T": 0}
 
 _QUESTION = """\
 Below are a conversation and two answers, A and B, to its last message. Which answer serves the person who asked better?

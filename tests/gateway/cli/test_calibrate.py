@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import asking
+from gateway.cli import asking, repeating
 from gateway.cli.root import main
 from gateway.config.settings import load
 from gateway.pipeline.routing.calibration import calibration, installed, read_model
@@ -32,7 +32,7 @@ def tiers(engine: EngineThread) -> dict[str, list[str]]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(repeating, "LONGEST_PAUSE", 0.01)
 
 
 def write_questions(path: Path, prompts: Sequence[str]) -> list[Question]:
@@ -133,7 +133,7 @@ async def test_a_gateway_with_another_configuration_is_noticed(serve: Serve, tie
     async with serve(engines=tiers) as served:
         pools = asking.Asking(served.url, KEY, (asking.AskedPool("small", "other", "other"),), 4, 1)
         async with pools.client() as client:
-            with pytest.raises(asking.AskError, match="answered by tiny-small, in the configuration it is other"):
+            with pytest.raises(repeating.AskError, match="answered by tiny-small, in the configuration it is other"):
                 await asking.ask_all(client, pools, asked, tmp_path / "outcomes", lambda pool, done: None)
 
 
@@ -215,5 +215,7 @@ async def test_an_answer_that_another_tier_gave_is_none_of_the_pools(
     async with serve(engines={"small": [engine.address]}) as served:
         pools = asking.Asking(served.url, KEY, (asking.AskedPool("auto", "tiny-small", "tiny-small"),), 4, 1)
         async with pools.client() as client:
-            with pytest.raises(asking.AskError, match=r"auto did not answer q0 in 12 attempts \(the small tier stands"):
+            with pytest.raises(
+                repeating.AskError, match=r"auto did not answer q0 in 12 attempts \(the small tier stands"
+            ):
                 await asking.ask_all(client, pools, asked, tmp_path / "outcomes", lambda pool, done: None)

@@ -327,6 +327,30 @@ export interface JobList {
 /** States of a job: QUEUED -> FETCHING -> CHECKING -> LOADING -> SUCCEEDED; FAILED from each but the last. Uploads skip FETCHING. */
 export type JobState = "checking" | "failed" | "fetching" | "loading" | "queued" | "succeeded";
 
+/** What the judge did on a day of UTC, for all gateways. */
+export interface JudgeDayState {
+  /** Such as 2026-11-26. */
+  day: string;
+  /** Pairs of answers that were to be judged. */
+  sampled: number;
+  /** Of these, those that were, by opinion. */
+  judged: Record<string, number>;
+  /** Those that were not, by reason. */
+  refused: Record<string, number>;
+  /** With what is reserved for what is being judged. */
+  spent_microdollars: number;
+}
+
+/** The judge as it is configured, and its last days. */
+export interface JudgeState {
+  /** Pool whose model judges; null: nobody does. */
+  pool: string | null;
+  share: number;
+  dollars_per_day: number;
+  /** The newest first; today has begun at midnight of UTC. */
+  data: JudgeDayState[];
+}
+
 /** An API key, of which only a keyed digest is stored. */
 export interface KeyChange {
   /** For people. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from gateway.cli.root import main
 from gateway.pipeline.routing.decisions import KEY
+from gateway.pipeline.routing.judge_days import PAIRS, SPENT
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import OPERATOR, OTHER, Shop
 from tests.gateway.admin.console.pages import open_view, sign_in
@@ -58,10 +60,26 @@ def test_traffic_is_shown_by_tier_and_at_another_quality(tab: Visit, logged: Non
     expect(page.get_by_role("region", name="Decisions").get_by_role("row")).to_have_count(5)
 
 
+def test_the_judge_is_shown_to_an_operator(tab: Visit, shop: Shop, redis_url: str) -> None:
+    """By day: what was judged, what was not, and what it cost."""
+    today = datetime.now(UTC)
+    day = today.strftime("%Y%m%d")
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(PAIRS.format(day=day), mapping={"preferred": 3, "tie": 1, "budget": 2, "given_up": 1})
+        client.set(SPENT.format(day=day), 1_230_000 * 10**6)
+    sign_in(tab.page, OPERATOR)
+    open_view(tab.page, "#/routing", "Routing")
+    expect(tab.page.get_by_text("No model judges.")).to_be_visible()
+    expect(cells(tab.page, "Judge", today.strftime("%Y-%m-%d"))).to_have_text(
+        ["7", "4", "3", "budget 2, given_up 1", "$1.23"]
+    )
+
+
 def test_an_admin_sees_the_own_traffic_only(tab: Visit, logged: None) -> None:
     sign_in(tab.page, OTHER)
     open_view(tab.page, "#/routing", "Routing")
     expect(tab.page.get_by_text("No decision is logged.").first).to_be_visible()
+    expect(tab.page.get_by_role("heading", name="Judge")).to_have_count(0)
     expect(tab.page.get_by_label("Only tenant")).to_have_count(0)
 
 

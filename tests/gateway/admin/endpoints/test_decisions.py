@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.config.judge import JudgeSettings
 from gateway.pipeline.routing.explaining import explain
+from gateway.pipeline.routing.judge_days import DAYS, JudgeDays
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from tests.gateway.admin.conftest import CHAT, Administer, problem
 from tests.gateway.conftest import EngineThread
@@ -67,3 +69,29 @@ async def test_decisions_are_listed_page_by_page(administer: Administer, engine:
         problem(await api.other.get("/route/replay", params={"tenant": "acme"}), 404, "not_found")
         problem(await api.other.get("/tenants/acme/decisions"), 404, "not_found")
         problem(await api.acme.get("/tenants/acme/decisions", params={"cursor": "bm90aGluZw"}), 400, "invalid_value")
+
+
+async def test_the_judge_is_shown_by_day_to_operators(administer: Administer) -> None:
+    """What was judged, what was not and why, and what it cost; without a judge, too."""
+    judge = JudgeSettings(pool="tiny-small", share=0.5, dollars_per_day=2.0)
+    async with administer(judge=judge) as api:
+        days = JudgeDays(api.served.gateway.redis)
+        await days.count({"preferred": 3, "tie": 1, "budget": 2})
+        day = await days.reserve(5_000_000, limit=10**12)
+        assert day is not None
+        await days.settle(day, 5_000_000, 4_000_000)
+        shown = (await api.operator.get("/route/judge")).json()
+        problem(await api.acme.get("/route/judge"), 403, "forbidden")
+    assert (shown["pool"], shown["share"], shown["dollars_per_day"]) == ("tiny-small", 0.5, 2.0)
+    assert len(shown["data"]) == DAYS and shown["data"] == sorted(
+        shown["data"], key=lambda each: each["day"], reverse=True
+    )
+    (found,) = [each for each in shown["data"] if each["sampled"]]
+    assert (found["sampled"], found["judged"], found["refused"]) == (6, {"preferred": 3, "tie": 1}, {"budget": 2})
+    assert sum(each["spent_microdollars"] for each in shown["data"]) == 4
+
+
+async def test_without_a_judge_nothing_is_judged(administer: Administer) -> None:
+    async with administer() as api:
+        shown = (await api.operator.get("/route/judge")).json()
+    assert shown["pool"] is None and not any(each["sampled"] for each in shown["data"])

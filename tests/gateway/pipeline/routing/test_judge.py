@@ -25,6 +25,7 @@ from gateway.config.judge import JudgeSettings
 from gateway.config.settings import CacheSettings, PriceSettings, RouterSettings
 from gateway.pipeline.routing.decisions import Compared, read, read_feedback
 from gateway.pipeline.routing.judge import ACCOUNT
+from gateway.pipeline.routing.judge_days import read_days
 from gateway.pipeline.routing.judgements import JudgeOpinion, read_judgements
 from gateway.protocol.requests import Message
 from gateway.protocol.tools import Tool, ToolUse
@@ -160,7 +161,7 @@ class TestShare:
             await run(served, request(EXAM))
             await judged(served)
             entries = await billed(served)
-            (spent,) = [int(await served.gateway.redis.get(key)) for key in await _keys(served, "rh1:judge-spent:*")]
+            days = [each for each in await read_days(served.gateway.redis) if each.pairs]
         assert Counter(each.tenant for each in entries) == {"demo": 1, ACCOUNT: 3}
         own = [each for each in entries if each.tenant == ACCOUNT]
         prices = {price.name: price for price in PRICES}
@@ -168,7 +169,8 @@ class TestShare:
             price = prices[each.model]
             assert each.picodollars == each.input * price.input + each.output * price.output > 0
             assert (each.key, each.outcome) == ("demo", "completed")
-        assert spent == sum(each.picodollars or 0 for each in own)
+        assert sum(each.spent for each in days) == sum(each.picodollars or 0 for each in own)
+        assert [each.pairs for each in days] == [{"preferred": 1}]
         sent = [frame for voice in voices.values() for frame in voice.engine.generated if frame.tenant == ACCOUNT]
         assert len(sent) == 3 and {frame.service for frame in sent} == {"batch"}
 
@@ -242,7 +244,8 @@ class TestBounds:
             events = await run(served, request(EXAM))
             assert (await judged(served), counted(served)) == ([], {"budget": 1})
             assert [each.tenant for each in await billed(served)] == ["demo"]
-            assert [int(await served.gateway.redis.get(key)) for key in await _keys(served, "rh1:judge-spent:*")] == [0]
+            (day,) = [each for each in await read_days(served.gateway.redis) if each.pairs]
+            assert (day.spent, day.pairs) == (0, {"budget": 1})
         assert events[-1].reason == "stop" and sum(voice.asked for voice in voices.values()) == 1
 
     async def test_without_prices_there_is_no_budget_to_keep(
@@ -376,7 +379,3 @@ async def prefer(served: Served, better: str, worse: str) -> None:
         body = {"rating": "preferred", "over": [worse]}
         said = await client.post(f"{served.base_url}/responses/{better}/feedback", json=body)
     assert said.status_code == 200, said.text
-
-
-async def _keys(served: Served, pattern: str) -> list[bytes]:
-    return [key async for key in served.gateway.redis.scan_iter(pattern)]

@@ -40,6 +40,7 @@ export function Routing({ parts, query }) {
     <p class="note">Requests for <code>auto</code> only. Costs are those of the same tokens at present prices, with nothing cached.</p>
     <${Filters} parts=${parts} query=${query} fields=${fields} />
     <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").Replay} */ replay) => html`<${Replay} replay=${replay} quality=${query.quality} />`}</${Loaded}>
+    ${operator && html`<${Judge} />`}
     ${tenant && html`<${Decisions} tenant=${tenant} parts=${parts} query=${query} />`}
     ${writes("routing") && html`<${Explain} />`}
   `;
@@ -93,6 +94,40 @@ function together(shares) {
   const sum = (field) => shares.reduce((sum, each) => sum + (each[field] ?? 0), 0);
   const priced = shares.every(({ cost_microdollars }) => cost_microdollars !== null);
   return { decisions: sum("decisions"), share: 1, cost_microdollars: priced ? sum("cost_microdollars") : null };
+}
+
+/** What the judge did on the last days. */
+function Judge() {
+  const read = useRead("route/judge");
+  /** @typedef {import("../admin-api.d.ts").JudgeDayState} Day */
+  /** @type {import("../parts.js").Column<Day>[]} */
+  const columns = [
+    { title: "Day of UTC", cell: ({ day }) => day },
+    { title: "Pairs of answers", number: true, cell: ({ sampled }) => count(sampled) },
+    { title: "Judged", number: true, cell: ({ judged }) => count(sum(judged)) },
+    { title: "An answer preferred", number: true, cell: ({ judged }) => count(judged.preferred ?? 0) },
+    { title: "Not judged", cell: ({ refused }) => entries(refused) || NONE },
+    { title: "Spent", number: true, cell: ({ spent_microdollars }) => money(spent_microdollars) },
+  ];
+  /** @param {import("../admin-api.d.ts").JudgeState} state */
+  const shown = ({ pool, share: part, dollars_per_day, data }) => {
+    const days = data.filter(({ sampled, spent_microdollars }) => sampled || spent_microdollars);
+    return html`<p>${pool === null
+      ? "No model judges."
+      : `${pool} judges ${share(part)} of the answers, for ${money(1e6 * dollars_per_day)} a day at most.`}</p>
+      ${days.length > 0 && html`<${Table} caption="Judge" columns=${columns} rows=${days} empty="" />`}`;
+  };
+  return html`<h2>Judge</h2><${Loaded} of=${read}>${shown}</${Loaded}>`;
+}
+
+/** @param {Record<string, number>} counts */
+function sum(counts) {
+  return Object.values(counts).reduce((sum, each) => sum + each, 0);
+}
+
+/** @param {Record<string, number>} counts */
+function entries(counts) {
+  return Object.entries(counts).sort().map(([reason, number]) => `${reason} ${count(number)}`).join(", ");
 }
 
 /** Single decisions of one tenant. @param {{tenant: string} & import("../address.js").Address} props */
