@@ -29,7 +29,7 @@ from gateway.http.exchange import JsonResponse, read_parameters, while_connected
 from gateway.limits.readings import headers as limit_headers
 from gateway.limits.subjects import subjects_of
 from gateway.protocol.embedding_create import EmbeddingCreate, EmbeddingRequest, parse_embedding_create
-from gateway.records.quota import Amounts, Charge
+from gateway.records.quota import Amounts
 from gateway.services import Gateway, gateway_of
 
 _SECONDS = 60.0
@@ -105,10 +105,7 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
     def charged() -> Amounts:
         return Amounts(input_tokens=used, spend=0 if price is None else cost(price, used, 0, 0))
 
-    def owed(*, if_held: bool = False) -> list[Charge]:
-        return [Charge(id, charged(), subjects, if_held)] if subjects else []
-
-    gateway.ledger.open(id, lambda: entry("lost") if used else None, owed)
+    gateway.ledger.open(id, lambda: entry("lost") if used else None, lambda: reservation.charges(charged()))
     vectors: list[Vectors] = []
     try:
         for start in range(0, len(asked.texts), MAX_TEXTS):
@@ -121,7 +118,7 @@ async def answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest
         outcome = "cancelled"
         raise
     finally:
-        gateway.ledger.close(id, entry(outcome) if used else None, owed(if_held=not reservation.local))
+        gateway.ledger.close(id, entry(outcome) if used else None, reservation.charges(charged(), ended=True))
         limits = await gateway.limiter.settle(reservation, charged())
     headers = limit_headers(limits)
     if price is not None:

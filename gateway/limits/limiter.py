@@ -30,6 +30,7 @@ from gateway.limits.counters import Counters, bounds_of
 from gateway.limits.dead_gateways import DeadGateways
 from gateway.limits.expectation import Expectations
 from gateway.limits.idle import IdleLimits
+from gateway.limits.reservation import Reservation
 from gateway.limits.script import SCRIPT, Argument, ScriptReply, answer, arguments, keys, release, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
@@ -54,20 +55,6 @@ _CATCH_UP = 1.0
 _BATCH = 200
 """Reservations renewed by one call."""
 _NOTHING = Amounts()
-
-
-class Reservation(Struct, eq=False):
-    """Amounts set aside for one turn or socket. It must be settled; settling again changes nothing."""
-
-    tenant: str
-    id: str
-    subjects: tuple[LimitSubject, ...]
-    """Subjects that it counts against; empty if nothing limits it, and then Redis is not asked."""
-    amounts: Amounts
-    local: bool
-    """Whether it was taken from this process's book because Redis was not available."""
-    counters: list[Counters]
-    """Counters of each subject after the reservation was taken."""
 
 
 class _Late(Struct, frozen=True):

@@ -11,7 +11,8 @@ from gateway.billing.cost import most
 from gateway.config.settings import Settings
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.pools import Engines
-from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.limiter import Limiter
+from gateway.limits.reservation import Reservation
 from gateway.limits.subjects import mode_of, subjects_of
 from gateway.pipeline.prompts import size_of
 from gateway.pipeline.routing.choice import Routing

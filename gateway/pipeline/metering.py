@@ -10,7 +10,6 @@ from time import monotonic
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Ledger
-from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.tracing import Tracing
 from gateway.pipeline.values import Answered, Progress
@@ -59,9 +58,8 @@ class Metering:
     def close(self, answered: Answered) -> None:
         """Record a turn that has ended: ledger, metrics, statistics and one log line."""
         turn, outcome = answered.admitted.turn, outcome_of(answered.streamed)
-        reservation = answered.admitted.reservation
-        owed = _owed(reservation, answered.charged, if_held=not reservation.local)
-        self._ledger.close(turn.id, entry(answered, outcome), owed)
+        charges = answered.admitted.reservation.charges(answered.charged, ended=True)
+        self._ledger.close(turn.id, entry(answered, outcome), charges)
         streamed, usage, metrics = answered.streamed, answered.streamed.usage, self._metrics
         began, cached = turn.trace.began, answered.cache == "hit"
         metrics.turns.cache(answered.cache)
@@ -141,9 +139,4 @@ def _if_lost(progress: Progress) -> LedgerEntry | None:
 def _charges(progress: Progress) -> list[Charge]:
     """Return what the limits of a running turn are to be charged for the case that its gateway dies now."""
     answered = progress.cut_off()
-    return _owed(progress.admitted.reservation, answered.charged if answered else Amounts())
-
-
-def _owed(reservation: Reservation, used: Amounts, *, if_held: bool = False) -> list[Charge]:
-    """Return what the limits are charged for a reservation, if it counts against any."""
-    return [Charge(reservation.id, used, reservation.subjects, if_held)] if reservation.subjects else []
+    return progress.admitted.reservation.charges(answered.charged if answered else Amounts())

@@ -16,7 +16,7 @@ import msgspec
 from cache.response import CachedAnswer
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
-from gateway.limits.limiter import Reservation
+from gateway.limits.reservation import Reservation
 from gateway.pipeline.admission import Admission
 from gateway.pipeline.metering import Metering, outcome_of
 from gateway.pipeline.prompts import tokenise

@@ -21,7 +21,7 @@ from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.engine import Engine
 from gateway.engines.pool import Pool
 from gateway.errors import ApiError
-from gateway.limits.limiter import Reservation
+from gateway.limits.reservation import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt

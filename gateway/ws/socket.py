@@ -28,7 +28,8 @@ from gateway.config.origin import origin_allowed
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
 from gateway.http.exchange import error_response
-from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.limiter import Limiter
+from gateway.limits.reservation import Reservation
 from gateway.limits.subjects import socket_subjects
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id

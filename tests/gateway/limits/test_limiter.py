@@ -18,8 +18,9 @@ from gateway.limits import dead_gateways
 from gateway.limits import limiter as limiter_module
 from gateway.limits.counters import Counters
 from gateway.limits.dead_gateways import RELEASED_KEY
-from gateway.limits.limiter import LEASE, Limiter, Reservation
+from gateway.limits.limiter import LEASE, Limiter
 from gateway.limits.readings import check_size
+from gateway.limits.reservation import Reservation
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
 from gateway.records.quota import Amounts, Charge, LimitSubject, Quota
