@@ -8,13 +8,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import Mount
 
 from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
@@ -47,31 +48,12 @@ from gateway.engines.leases import LeasedEngines
 from gateway.engines.pools import Engines
 from gateway.engines.wanted import WantedPools
 from gateway.errors import ApiError
-from gateway.http import (
-    batches,
-    chat_completions,
-    chats,
-    completions,
-    conversations,
-    embeddings,
-    feedback,
-    files,
-    health,
-    messages,
-    models,
-    ollama,
-    openapi,
-    page,
-    responses,
-    shares,
-    sign_in,
-    tickets,
-    tokenizer,
-)
+from gateway.http import files, messages, ollama
 from gateway.http.cross_origin import CrossOrigin
 from gateway.http.exchange import on_error
 from gateway.http.lines import LineAnswers
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
+from gateway.http.routes import ROUTES
 from gateway.limits.limiter import Limiter
 from gateway.pipeline import tracing
 from gateway.pipeline.routing.canaries import Canaries
@@ -106,6 +88,7 @@ from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
 from gateway.turns.ids import ResponseIds
 from gateway.turns.mailbox import READ_TIMEOUT
+from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
 from gateway.ws.socket import SocketConnections
 
@@ -148,38 +131,13 @@ def create_app(
                 yield
 
     app = Starlette(
-        routes=([] if settings.admin.listen else [Mount("/admin", admin)]) + _routes(),
+        routes=([] if settings.admin.listen else [Mount("/admin", admin)]) + ROUTES,
         middleware=middleware,
         exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _on_error),
         lifespan=lifespan,
     )
     app.state.siblings = siblings
     return app
-
-
-def _routes() -> list[BaseRoute]:
-    """What clients ask for."""
-    return [
-        *responses.routes,
-        *conversations.routes,
-        *chats.routes,
-        *shares.routes,
-        *feedback.routes,
-        *chat_completions.routes,
-        *completions.routes,
-        *messages.routes,
-        *ollama.routes,
-        *embeddings.routes,
-        *files.routes,
-        *batches.routes,
-        *models.routes,
-        *openapi.routes,
-        *sign_in.routes,
-        *tickets.routes,
-        *tokenizer.routes,
-        *health.routes,
-        *page.routes,
-    ]
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -257,8 +215,7 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
         jobs=jobs,
         registrar=await starter.start(registrar),
         batches=BatchStore(reader, derive(secret, "batches"), settings.batches),
-        chats=Chats(reader, derive(secret, "chats")),
-        shares=Shares(reader),
+        **_kept(reader, secret),
     )
     answers = LineAnswers(gateway)
     await starter.start(BatchWorker(presence.id, gateway.batches, answers, settings, metrics.batches))
@@ -266,6 +223,15 @@ async def _start(configuration: Configuration, arrivals: ArrivalState, stack: co
     configuration.observe = metrics.configuration.read
     await starter.start(Periodic("configuration", configuration.look, WATCH_SECONDS))
     return gateway
+
+
+def _kept(redis: BatchingRedis, secret: bytes) -> dict[str, Any]:
+    """Make what keeps things for the chat page. Args: redis: a client with time enough for whole conversations."""
+    return {
+        "chats": Chats(redis, derive(secret, "chats")),
+        "shares": Shares(redis),
+        "prompts": Prompts(redis, derive(secret, "prompts")),
+    }
 
 
 async def _services(

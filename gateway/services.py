@@ -26,6 +26,7 @@ from gateway.registration.registrar import Registrar
 from gateway.storage.presence import Presence
 from gateway.turns import Turns
 from gateway.turns.chats import Chats
+from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
 
 
@@ -66,6 +67,7 @@ class Gateway(Services):
     batches: BatchStore
     chats: Chats
     shares: Shares
+    prompts: Prompts
 
     @property
     def settings(self) -> Settings:

@@ -24,6 +24,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "last uses": ("rh1:last-used:*",),
     "spend": ("rh1:limit:*", "rh1:limit-tenants"),
     "usage": ("rh1:usage*",),
+    "prompts": ("rh1:prompts:*",),
 }
 """Patterns of the keys that are always copied, by family."""
 MORE: dict[str, tuple[str, ...]] = {

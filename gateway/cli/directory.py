@@ -166,6 +166,8 @@ async def every(directory: Directory, kind: type[R], tenant: str | None = None) 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
     """Remove a record; with `force` also the users and keys that belong to it."""
 
+    from gateway.turns.prompts import forget_prompts
+
     async def delete(directory: Directory, _: bytes) -> int:
         owned = 0
         if force:
@@ -175,6 +177,8 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
                     await directory.delete(belonging, record.identity, actor=actor())
                     owned += 1
         await directory.delete(kind, identity, actor=actor())
+        if kind is Tenant:
+            await forget_prompts(directory.redis, identity)
         return owned
 
     owned = with_directory(config, delete)

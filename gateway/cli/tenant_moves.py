@@ -45,6 +45,8 @@ class ExportedTenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Counters by subject as `rh1:limit:{<tenant>}` has them: what was spent this day and month, and nothing else."""
     adapters: list[str]
     """Names of adapters that are for this tenant."""
+    prompts: dict[str, bytes] = {}
+    """Those that it shares, by id, sealed as they are in Redis."""
 
     @property
     def batches(self) -> Iterator[Sequence[Record]]:
@@ -61,11 +63,13 @@ class ExportedTenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @click.argument("name")
 @_file
 def tenant_export(config: str | None, name: str, file: Path) -> None:
-    """Write the tenant NAME, its users, its keys and what it has spent to FILE, which must not exist.
+    """Write the tenant NAME, its users, keys, shared prompts and what it has spent to FILE, which must not exist.
 
     `roundhouse tenant import` brings it into another cell with the same secret; docs/disaster-recovery.md has all
     steps. Of keys only keyed digests are in it. Usage, conversations and stored responses stay where they are.
     """
+    from gateway.turns.prompts import sealed_prompts
+
     adapters = _adapters_of(config, name)
 
     async def collect(directory: Directory, secret: bytes) -> ExportedTenant:
@@ -79,6 +83,7 @@ def tenant_export(config: str | None, name: str, file: Path) -> None:
             keys=[key async for key in directory.every(Key, tenant=name, stored_only=True)],
             spent=await _spent(directory.redis, name),
             adapters=adapters,
+            prompts=await sealed_prompts(directory.redis, name),
         )
 
     exported = with_directory(config, collect)
@@ -109,12 +114,16 @@ def tenant_import(config: str | None, file: Path) -> None:
     except msgspec.DecodeError as error:
         raise click.ClickException(f"{file} is no exported tenant: {error}") from error
 
+    from gateway.turns.prompts import restore_prompts
+
     async def write(directory: Directory, secret: bytes) -> None:
         if _fingerprint(secret) != imported.fingerprint:
             raise click.ClickException(
                 "it comes from an installation with another secret, so that its keys would not be valid here: set the "
                 "same ROUNDHOUSE_SECRET"
             )
+        if await directory.get(Tenant, imported.tenant.name) is None:  # not again: what was deleted here stays so
+            await restore_prompts(directory.redis, imported.tenant.name, imported.prompts)
         digest = hashlib.sha256(document).hexdigest()
         for number, records in enumerate(imported.batches):
             # Once: run again, it must not bring back a key that was revoked here.

@@ -13,14 +13,13 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.access.identity import Principal
 from gateway.errors import Conflict, Forbidden, NotFound, PreconditionRequired, invalid_value
-from gateway.http.exchange import JsonResponse, read_parameters
+from gateway.http.exchange import JsonResponse, read_parameters, revision_read
 from gateway.protocol.chats import ChatEntry, ChatList, ChatSearch, ChatsFound, ChatsPage, ChatWrite, DeletedChat
 from gateway.protocol.requests import converted
 from gateway.services import Gateway, gateway_of
 from gateway.turns.chats import Owner
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ETAG = re.compile(r'"(\d{1,16})"')
 _AT_ONCE = 16
 """Responses that are deleted at once."""
 
@@ -109,9 +108,23 @@ async def _owner(request: Request) -> tuple[Gateway, Principal, Owner]:
         )
     if gateway.settings.chat.history_of(principal.tenant, has_user=True) != "server":
         raise Forbidden("this tenant's conversations are not kept on the server", code="chats_not_kept")
-    owner = gateway.chats.owner(principal.tenant, user)
+    return gateway, principal, await _counted(gateway, principal, user)
+
+
+async def counted_owner(gateway: Gateway, principal: Principal) -> Owner:
+    """Count a request; return whose it is: a user's, or that of a key without one.
+
+    Raises:
+        RateLimited: too often.
+    """
+    name = user_of(principal) or f"key {principal.counts_as or principal.key}"
+    return await _counted(gateway, principal, name)
+
+
+async def _counted(gateway: Gateway, principal: Principal, name: str) -> Owner:
+    owner = gateway.chats.owner(principal.tenant, name)
     await gateway.chats.admit(owner)
-    return gateway, principal, owner
+    return owner
 
 
 def user_of(principal: Principal) -> str | None:
@@ -140,13 +153,11 @@ def _revision_read(request: Request) -> int:
     Raises:
         PreconditionRequired: the request does not say it.
     """
-    etag = _ETAG.fullmatch(request.headers.get("if-match", ""))
-    if etag is not None:
-        return int(etag[1])
-    if request.headers.get("if-none-match") == "*":
-        return 0
-    raise PreconditionRequired(
-        "changing a conversation needs the header If-Match with the ETag that reading it gave, or If-None-Match: * for "
-        "a new one, so that nobody's change is overwritten unseen",
-        param="If-Match",
-    )
+    read = revision_read(request)
+    if read is None and request.headers.get("if-none-match") != "*":
+        raise PreconditionRequired(
+            "changing a conversation needs the header If-Match with the ETag that reading it gave, or If-None-Match: * "
+            "for a new one, so that nobody's change is overwritten unseen",
+            param="If-Match",
+        )
+    return read or 0

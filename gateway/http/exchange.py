@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from gateway.services import Gateway, gateway_of
 from gateway.telemetry.trace import TurnTrace
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
+_ETAG = re.compile(r'"(\d{1,16})"')
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for an answer that nobody is left to read; it only shows in logs."""
 
@@ -70,6 +72,12 @@ async def read_parameters(request: Request, principal: Principal, type_: type[St
 def parameters(gateway: Gateway, principal: Principal, body: dict[str, Any], type_: type[Struct]) -> dict[str, Any]:
     """Return a body for this struct, without unknown parameters if the tenant ignores them."""
     return only_known(body, type_) if gateway.identity.ignores_unknown(principal) else body
+
+
+def revision_read(request: Request) -> int | None:
+    """Return the revision in `If-Match` that a change is meant for; None: the header is missing or no ETag of ours."""
+    etag = _ETAG.fullmatch(request.headers.get("if-match", ""))
+    return None if etag is None else int(etag[1])
 
 
 def _unzipped(content: bytes, limit: int) -> bytes:

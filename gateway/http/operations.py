@@ -12,7 +12,7 @@ from gateway.errors import ApiError
 from gateway.http.batches import BatchesPage
 from gateway.http.feedback import FeedbackCreate
 from gateway.http.files import FileForm, FilesPage
-from gateway.protocol import answers, chats, shares
+from gateway.protocol import answers, chats, prompts, shares
 from gateway.protocol.anthropic.errors import OVERLOADED
 from gateway.protocol.anthropic.requests import MessageCount, MessageCreate
 from gateway.protocol.chat_completion_create import ChatCompletionCreate
@@ -37,6 +37,7 @@ _ALWAYS: tuple[type[ApiError], ...] = (
 _CONVERSATION = "/v1/conversations/{conversation_id}"
 _CHAT = "/v1/chats/{chat_id}"
 _SHARE = "/v1/shares/{share_id}"
+_PROMPT = "/v1/prompts/{prompt_id}"
 
 
 class ReadQuery(Struct):
@@ -228,6 +229,28 @@ OPERATIONS = (
     ),
     Operation("delete", _SHARE, "revoke_share", "Let nobody read it any more", shares.DeletedShare),
     Operation("delete", _CHAT, "delete_chat", "Delete a conversation and its responses", chats.DeletedChat),
+    Operation("get", "/v1/prompts", "list_prompts", "List the prompts that a tenant shares", prompts.PromptList),
+    Operation(
+        "post",
+        "/v1/prompts",
+        "create_prompt",
+        "Share a prompt with everybody who chats for the tenant",
+        prompts.PromptObject,
+        status=201,
+        body=prompts.PromptWrite,
+        raises=(errors.Conflict,),
+    ),
+    Operation("get", _PROMPT, "read_prompt", "Read a prompt", prompts.PromptObject),
+    Operation(
+        "post",
+        _PROMPT,
+        "change_prompt",
+        "Change a prompt that was read (`If-Match`)",
+        prompts.PromptObject,
+        body=prompts.PromptWrite,
+        raises=(errors.PreconditionFailed, errors.PreconditionRequired),
+    ),
+    Operation("delete", _PROMPT, "delete_prompt", "Delete a prompt", prompts.DeletedPrompt),
     Operation(
         "post",
         "/v1/chat/completions",

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from gateway.access.identity import Principal
 from gateway.errors import Forbidden
-from gateway.http.chats import user_of
+from gateway.http.chats import counted_owner
 from gateway.http.exchange import JsonResponse, read_parameters
 from gateway.http.page import FILES
 from gateway.protocol.requests import converted
@@ -79,10 +79,7 @@ async def _owner(request: Request) -> tuple[Gateway, Principal, Owner]:
     """
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    name = user_of(principal) or f"key {principal.counts_as or principal.key}"
-    owner = gateway.chats.owner(principal.tenant, name)
-    await gateway.chats.admit(owner)
-    return gateway, principal, owner
+    return gateway, principal, await counted_owner(gateway, principal)
 
 
 def _off() -> Forbidden:

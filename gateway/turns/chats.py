@@ -108,7 +108,9 @@ class Chats:
                 pipeline.ttl(key)
                 _, count, left = await pipeline.execute()
         if count > MAX_PER_MINUTE:
-            raise RateLimited(f"a user may ask for conversations {MAX_PER_MINUTE} times a minute", retry_after=left)
+            raise RateLimited(
+                f"a user may ask for conversations and prompts {MAX_PER_MINUTE} times a minute", retry_after=left
+            )
 
     async def entries(self, owner: Owner) -> list[ChatEntry]:
         """Return all conversations of a user, the newest first."""

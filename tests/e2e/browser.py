@@ -13,7 +13,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -32,6 +32,7 @@ from starlette.routing import Route
 
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View, configured
+from gateway.access.identity import Scope
 from gateway.access.identity.authenticate import Identity
 from gateway.access.identity.guesses import Guesses
 from gateway.access.identity.issuers import Issuers
@@ -41,7 +42,7 @@ from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings, demo_settings
 from gateway.engines.arrival import ArrivalState
 from gateway.errors import ApiError, ContextLengthExceeded
-from gateway.http import chats, feedback, page, responses, shares, tickets
+from gateway.http import chats, feedback, page, prompts, responses, shares, tickets
 from gateway.http.exchange import JsonResponse, on_error
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
@@ -62,10 +63,11 @@ from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
 from gateway.turns.chats import Chats
+from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
 from gateway.ws.socket import SocketConnections
 from router.options import Options
-from tests.gateway.people import key_of
+from tests.gateway.people import CHATS, key_of
 from tests.gateway.turns.contexts import context
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -282,6 +284,7 @@ class ScriptedServer:
                 *responses.routes,
                 *chats.routes,
                 *shares.routes,
+                *prompts.routes,
                 *feedback.routes,
                 *tickets.routes,
                 *page.routes,
@@ -329,6 +332,7 @@ class ScriptedServer:
             "directory": directory,
             "chats": Chats(redis, secret),
             "shares": Shares(redis),
+            "prompts": Prompts(redis, secret),
         }
         # This application's routes use no other parts.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
@@ -352,9 +356,9 @@ class ScriptedServer:
         with redis.Redis.from_url(self._redis_url) as client:
             return [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
 
-    def key_of(self, user: str) -> str:
+    def key_of(self, user: str, scopes: Sequence[Scope] = CHATS) -> str:
         """Make a user of the demo's tenant; return a key of this user."""
-        return asyncio.run_coroutine_threadsafe(key_of(self.gateway, user), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(key_of(self.gateway, user, scopes=scopes), self._loop).result(20)
 
     def release(self) -> None:
         """Let the held answer go on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +11,26 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.page import answered, connected, message
+from tests.gateway.people import CHATS
 
 pytestmark = needs_chromium
+
+SHARE = "Share with everybody of your organisation"
+
+
+@contextlib.contextmanager
+def person(browser: Browser, server: ScriptedServer, name: str, *, admin: bool = False) -> Iterator[Page]:
+    """The page, as a user has it."""
+    key = server.key_of(name, (*CHATS, "admin:write") if admin else CHATS)
+    with visit(browser, server.url) as tab:
+        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{key}')")
+        tab.page.goto("/")
+        connected(tab.page)
+        yield tab.page
+
+
+def names(dialog: Any) -> Any:
+    return dialog.get_by_role("listitem").locator("strong")
 
 
 def library(page: Page) -> Any:
@@ -119,3 +139,79 @@ def test_dialogs_are_not_wider_than_the_screen(browser: Browser, server: Scripte
             assert dialog.evaluate("dialog => dialog.scrollWidth - dialog.clientWidth") <= 0
             tab.page.keyboard.press("Escape")
             expect(dialog).to_be_hidden()
+
+
+def test_prompts_of_the_tenant_stand_beside_those_of_the_browser(browser: Browser, server: ScriptedServer) -> None:
+    """Its admins write them on the page; others read and use them, and see changes."""
+    with person(browser, server, "adam", admin=True) as admin, person(browser, server, "ann") as user:
+        write(user, "Own", "Only here.")
+        dialog = library(admin)
+        dialog.get_by_role("button", name="New prompt").click()
+        dialog.get_by_label("Name").fill("Brief")
+        dialog.get_by_label("Text").fill("Answer {{question}} in a word.")
+        dialog.get_by_label(SHARE).check()
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("listitem")).to_contain_text("shared")
+        reading = library(user)
+        expect(names(reading)).to_have_text(["Own", "Brief"])
+        expect(reading.get_by_role("button", name="Change: Own")).to_be_visible()
+        expect(reading.get_by_role("button", name="Change: Brief")).to_have_count(0)
+        expect(reading.get_by_role("button", name="Delete: Brief")).to_have_count(0)
+        user.keyboard.type("brief")
+        user.keyboard.press("Enter")
+        reading.get_by_label("question").fill("why")
+        reading.get_by_role("button", name="Insert").click()
+        expect(message(user)).to_have_value("Answer why in a word.")
+        message(user).fill("")
+        reading = library(user)
+        reading.get_by_role("button", name="New prompt").click()
+        expect(reading.get_by_label("Text")).to_be_visible()
+        expect(reading.get_by_label(SHARE)).to_have_count(0)
+        dialog.get_by_role("button", name="Change: Brief").click()
+        dialog.get_by_label("Text").fill("Answer {{question}} in two words.")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("listitem")).to_contain_text("in two words")
+        reading.get_by_role("button", name="Back").click()
+        expect(reading.get_by_role("listitem").filter(has_text="Brief")).to_contain_text("in two words")
+        dialog.get_by_role("button", name="Delete: Brief").click()
+        expect(dialog.get_by_text("Nobody of your organisation will have this prompt any more.")).to_be_visible()
+        dialog.get_by_role("button", name="Delete", exact=True).click()
+        expect(dialog.get_by_text("No prompts yet.")).to_be_visible()
+        expect(dialog.get_by_role("searchbox")).to_be_focused()
+
+
+def test_a_prompt_can_be_shared_later_and_taken_back(browser: Browser, server: ScriptedServer) -> None:
+    """Then it is in one place only. Where two change it at a time, the slower is told so."""
+    with person(browser, server, "eva", admin=True) as admin, person(browser, server, "max", admin=True) as other:
+        write(admin, "Short", "Be brief.")
+        dialog = library(admin)
+        dialog.get_by_role("button", name="Change: Short").click()
+        dialog.get_by_label(SHARE).check()
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("listitem")).to_have_text(["Short Be brief.shared"])
+        elsewhere = library(other)
+        elsewhere.get_by_role("button", name="Change: Short").click()
+        dialog.get_by_role("button", name="Change: Short").click()
+        dialog.get_by_label("Text").fill("Be very brief.")
+        dialog.get_by_role("button", name="Save").click()
+        expect(names(dialog)).to_be_visible()
+        elsewhere.get_by_label("Text").fill("Be long.")
+        elsewhere.get_by_role("button", name="Save").click()
+        expect(elsewhere.get_by_role("alert")).to_contain_text("Somebody has changed this prompt meanwhile.")
+        elsewhere.get_by_role("button", name="Back").click()
+        expect(elsewhere.get_by_role("listitem")).to_contain_text("Be very brief.")
+        dialog.get_by_role("button", name="Change: Short").click()
+        dialog.get_by_label(SHARE).uncheck()
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("listitem")).to_have_text(["Short Be very brief."])
+        other.keyboard.press("Escape")
+        message(other).fill("")
+        expect(library(other).get_by_text("No prompts yet.")).to_be_visible()
+
+
+def test_without_the_server_the_prompts_of_the_browser_are_there(tab: Visit) -> None:
+    write(tab.page, "Short", "Be brief.")
+    tab.page.route("**/v1/prompts", lambda route: route.abort())
+    dialog = library(tab.page)
+    expect(dialog.get_by_text("The prompts of your organisation cannot be read at the moment.")).to_be_visible()
+    expect(names(dialog)).to_have_text(["Short"])

@@ -63,6 +63,11 @@ CASES: dict[str, list[Attempt]] = {
     "GET /v1/shares": [AS_KEY],
     "GET /v1/shares/{share_id}": [AS_KEY],
     "DELETE /v1/shares/{share_id}": [AS_KEY],
+    "GET /v1/prompts": [AS_KEY],
+    "POST /v1/prompts": [AS_KEY],  # by admins: see http/test_prompts.py
+    "GET /v1/prompts/{prompt_id}": [Attempt("prompt")],
+    "POST /v1/prompts/{prompt_id}": [AS_KEY],
+    "DELETE /v1/prompts/{prompt_id}": [AS_KEY],
     "GET /v1/models": [AS_KEY],
     "GET /v1/models/": [AS_KEY],
     "GET /v1/models/{model:path}": [Attempt("model")],

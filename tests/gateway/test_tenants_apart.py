@@ -27,6 +27,8 @@ from engine.adapters.registry import AdapterRegistry
 from engine.text.processor import TextProcessor
 from gateway.app import create_app
 from gateway.config.settings import demo_settings
+from gateway.protocol.prompts import PromptWrite
+from gateway.turns.prompts import new_id
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.attempts import Attempt, client, invented, over_a_socket, over_http, without_own, written
 from tests.gateway.batches import use
@@ -159,7 +161,8 @@ async def world(
             "model": ["secret-tone", "secret-sold"],
             "ticket": tickets,
         }
-        names |= {"file": [file.id, batch.output_file_id], "batch": [batch.id]}
+        prompt = await home.gateway.prompts.create("demo", new_id(), PromptWrite(CANARY, CANARY))
+        names |= {"file": [file.id, batch.output_file_id], "batch": [batch.id], "prompt": [prompt.id]}
         yield World(home, stranger, names, iter([f"key-000{number}" for number in range(5)]))
 
 

@@ -21,12 +21,14 @@ from gateway.cli.root import main
 from gateway.config.settings import Settings, TurnSettings, UsageSettings
 from gateway.limits.limiter import Limiter
 from gateway.processes.redis_server import claim
+from gateway.protocol.prompts import PromptWrite
 from gateway.protocol.requests import Message
 from gateway.records.directory import Key, Tenant
 from gateway.records.quota import Amounts, LimitSubject, Quota
 from gateway.storage.presence import Presence
 from gateway.storage.seal import Seal
 from gateway.turns.conversations import Conversations
+from gateway.turns.prompts import Prompts
 from tests.conftest import redis_server
 from tests.gateway.billing.test_ledger import entry
 from tests.redis_topologies import cluster, cluster_url
@@ -75,6 +77,7 @@ async def filled(redis: Redis) -> None:
     await limiter.reserve("acme", "t2", AMOUNTS, SUBJECTS)  # runs, and never ends
     conversations = Conversations(redis, Seal(b"k" * 32), TurnSettings())
     await conversations.create("acme", "conv_" + "1" * 32, {}, {"a": Message(role="user", content="Hello")})
+    await Prompts(redis, b"k" * 32).create("acme", "prompt_1", PromptWrite("a", "b"))
     await redis.hset("rh1:resp:{acme}:1", "text", "cached")  # type: ignore[misc]
 
 

@@ -16,6 +16,7 @@ from gateway.access.identity.secret import installation_secret
 from gateway.cli.root import main
 from gateway.config.settings import load
 from gateway.records.api_keys import digest, well_formed
+from gateway.turns.prompts import KEY as PROMPTS_KEY
 
 
 @pytest.fixture
@@ -142,16 +143,20 @@ def test_users(roundhouse: Any) -> None:
     assert listed(roundhouse("key", "list", "--json", "--tenant", "acme")) == []
 
 
-def test_removing_a_tenant_by_force(roundhouse: Any) -> None:
-    """Takes its users and keys along, and nobody else's."""
+def test_removing_a_tenant_by_force(roundhouse: Any, redis_url: str) -> None:
+    """Takes its users, keys and prompts along, and nobody else's."""
     for name in ("acme", "b"):
         roundhouse("tenant", "add", name)
         user = roundhouse("user", "add", name, "anna").stdout.strip()
         roundhouse("key", "add", name, "--user", user)
+        with redis.Redis.from_url(redis_url) as client:
+            client.hset(PROMPTS_KEY.format(tenant=name), "prompt_1", "sealed")
     assert "still has users (1)" in roundhouse("tenant", "remove", "acme", fails=True).output
     assert "2 users and keys with it" in roundhouse("tenant", "remove", "acme", "--force").output
     assert {one["tenant"] for one in listed(roundhouse("key", "list", "--json"))} == {"b", "demo"}
     assert [one["tenant"] for one in listed(roundhouse("user", "list", "--json"))] == ["b"]
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.keys("rh1:prompts:*") == [PROMPTS_KEY.format(tenant="b").encode()]
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,23 @@ from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
 from gateway.access.directory.store import Directory
-from gateway.access.identity.secret import installation_secret
+from gateway.access.identity.secret import derive, installation_secret
 from gateway.cli.root import main
 from gateway.config.settings import Settings, load
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter
+from gateway.protocol.prompts import PromptWrite
 from gateway.records.api_keys import digest
 from gateway.records.directory import Key, Tenant, User
 from gateway.records.quota import LimitSubject, Quota
+from gateway.turns.prompts import Prompts
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
 SUBJECTS = (LimitSubject("tenant", Quota(spend_per_month=1000)),)
 KEY = "rh_of-acme"
+PROMPTS = ["prompt_1", "prompt_2"]
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +56,17 @@ async def old(redis_url: str, other_url: str, tmp_path: Path, monkeypatch: pytes
         await directory.write(Key(id="key_a", tenant="acme", user="user_1", digest=digest(KEY, secret)), actor="test")
         for number in range(249):
             await directory.write(Key(id=f"key_{number}", tenant="acme", digest=f"{number:064x}"), actor="test")
+        for id in PROMPTS:
+            await library(redis).create("acme", id, PromptWrite(id, "b"))
         limiter = Limiter(redis, Settings())
         amounts = Amounts(requests=1, turns=1, spend=500)
         await limiter.settle(await limiter.reserve("acme", "t1", amounts, SUBJECTS), Amounts(spend=300))
         await limiter.reserve("acme", "t2", amounts, SUBJECTS)  # still runs
         yield redis
+
+
+def library(redis: Redis) -> Prompts:
+    return Prompts(redis, derive(installation_secret(load(None)), "prompts"))
 
 
 def roundhouse(url: str, *words: str) -> Result:
@@ -88,15 +97,17 @@ async def test_users_keys_and_spend_are_there_and_the_neighbour_is_not(
         [reading] = (await Limiter(redis, Settings()).read("acme", SUBJECTS)).readings
         assert reading.remaining == 700
         assert await redis.zscore("rh1:limit-tenants", "acme") is not None
+        assert [prompt.id for prompt in await library(redis).all_of("acme")] == PROMPTS
     assert "the log is whole" in await command(other_url, "audit", "verify")
 
 
 async def test_an_import_may_be_repeated_and_changes_nothing_then(old: Redis, redis_url: str, other_url: str) -> None:
-    """A key that was revoked here stays so, and what was spent here stays spent."""
+    """A key that was revoked here stays so, so does a prompt that was deleted, and what was spent here stays spent."""
     await command(redis_url, "tenant", "export", "acme", "acme.json")
     await command(other_url, "tenant", "import", "acme.json")
     await command(other_url, "key", "revoke", "key_7")
     async with Redis.from_url(other_url) as redis:
+        await library(redis).delete("acme", PROMPTS[0])
         limiter = Limiter(redis, Settings())
         spend = Amounts(requests=1, turns=1, spend=100)
         await limiter.settle(await limiter.reserve("acme", "t3", spend, SUBJECTS), spend)
@@ -104,6 +115,7 @@ async def test_an_import_may_be_repeated_and_changes_nothing_then(old: Redis, re
         assert await Directory(redis, secret=installation_secret(load(None))).get(Key, "key_7") is None
         [reading] = (await limiter.read("acme", SUBJECTS)).readings
         assert reading.remaining == 600
+        assert [prompt.id for prompt in await library(redis).all_of("acme")] == PROMPTS[1:]
 
 
 async def test_a_tenant_that_is_there_is_refused(old: Redis, redis_url: str, other_url: str) -> None:

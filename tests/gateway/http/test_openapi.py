@@ -17,6 +17,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.routing import Route
 
+from gateway.access.identity import Scope
 from gateway.app import create_app
 from gateway.batches import worker
 from gateway.config.chat import ChatSettings
@@ -29,6 +30,8 @@ from tests.gateway.thread import ServingThread
 
 USER = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "small", "messages": USER, "max_tokens": 2}
+PROMPT = {"name": "Brief", "text": "Answer {{question}} in one word."}
+SCOPES: tuple[Scope, ...] = ("chat", "models", "adapters", "admin:write")
 BODIES: dict[str, dict[str, Any]] = {
     "create_response": {"model": "small", "input": "hello", "max_output_tokens": 2},
     "rate_response": {"rating": "up"},
@@ -40,6 +43,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "search_chats": {"query": "hello"},
     "create_share": {"ciphertext": "aGVsbG8="},
     "write_chat": {"title": "hello", "updated_ms": 0},
+    "create_prompt": PROMPT,
+    "change_prompt": PROMPT,
     "create_chat_completion": CHAT,
     "create_completion": {"model": "small", "prompt": "hello", "max_tokens": 2},
     "create_message": CHAT,
@@ -86,8 +91,9 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
     chat = ChatSettings(history="server")
     async with serve(chat=chat) as served, httpx2.AsyncClient(base_url=served.url, verify=False) as client:
         assert (await client.get("/v1/openapi.json")).json() == document()
-        client.headers |= {"authorization": f"Bearer {await key_of(served.gateway, 'ann')}", "if-none-match": "*"}
-        ids: dict[str, str] = {"chat_id": "c1"}
+        key = await key_of(served.gateway, "ann", scopes=SCOPES)
+        client.headers |= {"authorization": f"Bearer {key}", "if-none-match": "*"}
+        ids, etag = {"chat_id": "c1"}, ""
         upload = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch"}}
         makes = {
             "create_response": "responses",
@@ -96,6 +102,7 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
             "create_conversation": "conversation_id",
             "create_items": "item_id",
             "create_share": "share_id",
+            "create_prompt": "prompt_id",
         }
         for operation in sorted(OPERATIONS, key=lambda operation: operation.method == "delete"):
             kind = operation.path.split("/")[2]
@@ -103,9 +110,12 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
             body: dict[str, Any] = {"json": BODIES.get(operation.name)}
             if operation.name == "create_batch":
                 body["json"] = {**BODIES[operation.name], "input_file_id": ids["files"]}
+            if operation.name == "change_prompt":
+                body["headers"] = {"if-match": etag}
             response = await client.request(
                 operation.method.upper(), path, **(upload if operation.form is not None else body)
             )
+            etag = response.headers.get("etag", "")
             assert response.status_code == (404 if operation.name == "create_embeddings" else operation.status)
             if operation.answer is not None:
                 check(operation, response)
@@ -132,12 +142,14 @@ def ann(serve: Serve, unsignalled: None) -> Iterator[Ann]:
     async def serving() -> AsyncIterator[Ann]:
         options: Any = {"turns": {"default_max_output_tokens": 4}, "server": {"failed_keys_per_minute": 1_000_000}}
         async with serve(**options, chat=ChatSettings(history="server")) as served:
-            key = await key_of(served.gateway, "ann")
+            key = await key_of(served.gateway, "ann", scopes=SCOPES)
             headers = {"authorization": f"Bearer {key}", "if-none-match": "*"}
             async with httpx2.AsyncClient(base_url=served.base_url, headers=headers, verify=False) as client:
                 assert (await client.post("/chats/c1", json=BODIES["write_chat"])).status_code == 200
                 share = await client.post("/shares", json=BODIES["create_share"])
-            yield Ann(served.url, key, {"chat_id": "c1", "share_id": share.json()["id"]})
+                prompt = await client.post("/prompts", json=PROMPT)
+            ids = {"chat_id": "c1", "share_id": share.json()["id"], "prompt_id": prompt.json()["id"]}
+            yield Ann(served.url, key, ids)
             await served.settle()
 
     with ServingThread(serving) as ann:

@@ -24,6 +24,7 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
+from gateway.turns.prompts import forget_prompts
 from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
@@ -39,6 +40,7 @@ async def everything(one: Served, other: Served) -> None:
     await _turns(one, other)
     await _conversations(one.client)
     await _chats(one, other)
+    await _prompts(one, other)
     await _batches(one)
     await _directory(one.gateway.directory)
     await _canaries(one)
@@ -94,6 +96,19 @@ async def _chats(one: Served, other: Served) -> None:
         for id in ("c1", "c2", "c3"):
             assert (await ann.delete(f"{there}/{id}")).status_code == 200
         assert (await ann.get(here)).json()["data"] == []
+
+
+async def _prompts(one: Served, other: Served) -> None:
+    """Made, read and changed on the other gateway, listed, and deleted."""
+    headers = {"authorization": f"Bearer {await key_of(one.gateway, 'adam', scopes=['chat', 'admin:write'])}"}
+    here, there, prompt = f"{one.base_url}/prompts", f"{other.base_url}/prompts", {"name": "a", "text": "b"}
+    async with httpx2.AsyncClient(headers=headers, timeout=20) as adam:
+        made = (await adam.post(here, json=prompt)).json()["id"]
+        read = await adam.get(f"{there}/{made}")
+        changed = await adam.post(f"{there}/{made}", json=prompt, headers={"if-match": read.headers["etag"]})
+        assert (await adam.get(here)).json()["data"] == [changed.json()]
+        assert (await adam.delete(f"{here}/{made}")).status_code == 200
+        await forget_prompts(other.gateway.redis, "demo")
 
 
 async def _batches(served: Served) -> None:

@@ -173,7 +173,8 @@ async def over_http(served: Served) -> list[int]:
 
 
 async def kept(served: Served) -> None:
-    """An answer in the response cache, a conversation of the chat page, files, and a batch with its results."""
+    """An answer in the response cache, a conversation of the chat page, a shared prompt, files, and a batch with its
+    results."""
     client = served.client
     asked: Any = {**CHAT, "messages": SAID, "temperature": 0, "max_tokens": 40}
     asked["extra_body"] = {"structured_outputs": {"choice": [WORD]}}
@@ -183,11 +184,17 @@ async def kept(served: Served) -> None:
         assert answer.parse().choices[0].message.content == WORD
     turn = {"id": WORD, "question": WORD, "text": WORD, "data": {WORD: WORD}}
     chat = {"title": WORD, "updated_ms": 1, "folder": WORD, "leaf": WORD, "settings": {WORD: WORD}, "turns": [turn]}
-    headers = {"authorization": f"Bearer {await key_of(served.gateway, 'ann')}", "if-none-match": "*"}
+    key = await key_of(served.gateway, "ann", scopes=("chat", "admin:write"))
+    headers = {"authorization": f"Bearer {key}", "if-none-match": "*"}
     async with httpx2.AsyncClient(base_url=served.url, verify=False, timeout=60, headers=headers) as ann:
         assert (await ann.post("/v1/chats/c1", json=chat)).status_code == 200
         found = await ann.post("/v1/chats/search", json={"query": WORD})
         assert [each["title"] for each in found.json()["data"]] == [WORD]
+        prompt = {"name": WORD, "text": WORD}
+        made = await ann.post("/v1/prompts", json=prompt)
+        match = {"if-match": made.headers["etag"]}
+        assert (await ann.post(f"/v1/prompts/{WORD}", json=prompt, headers=match)).status_code == 404
+        assert (await ann.get(f"/v1/prompts/{made.json()['id']}")).json()["text"] == WORD
     batch = await ended(client, await begun(client, [line(WORD)], metadata={"note": WORD}))
     assert (await results(client, batch.output_file_id)).keys() == {WORD}
 

@@ -129,7 +129,7 @@ export class Dock {
   async #prompts(typed) {
     const loaded = await this.#loaded(import("./prompts-dialog.js"));
     if (!loaded) return this.composer.insert(typed);
-    this.promptsDialog ??= await loaded.PromptsDialog.open();
+    this.promptsDialog ??= await loaded.PromptsDialog.open(this.parts.key.get);
     this.promptsDialog.show((text) => this.composer.insert(text), typed);
   }
 

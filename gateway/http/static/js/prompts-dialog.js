@@ -1,21 +1,29 @@
-/** The library of prompts: found by their words, put into the message, written, changed and deleted. */
+/**
+ * The library of prompts, those of this browser and those that the tenant shares: found by their words, put into the
+ * message, written, changed and deleted.
+ */
 
+import { ApiFailure } from "./api.js";
 import { el, icon } from "./dom.js";
 import { field } from "./field.js";
 import { t } from "./language.js";
 import { filled, Prompts, variablesOf } from "./prompts.js";
+import { refusal, SharedPrompts } from "./shared-prompts.js";
 
 /** @typedef {import("./prompts.js").Prompt} Prompt */
 
 export class PromptsDialog {
-  /** @returns {Promise<PromptsDialog>} with the prompts that this browser keeps */
-  static async open() {
-    return new PromptsDialog(await Prompts.open());
+  /** @param {() => string} key @returns {Promise<PromptsDialog>} with the prompts that this browser keeps */
+  static async open(key) {
+    return new PromptsDialog(await Prompts.open(), new SharedPrompts(key));
   }
 
-  /** @param {Prompts} prompts */
-  constructor(prompts) {
+  /** @param {Prompts} prompts @param {SharedPrompts} shared */
+  constructor(prompts, shared) {
     this.prompts = prompts;
+    this.shared = shared;
+    /** Whether those that are shared may be changed. */
+    this.mayChange = false;
     this.picked = "";
     this.body = el("div");
     this.dialog = el(
@@ -45,7 +53,8 @@ export class PromptsDialog {
   }
 
   async #list() {
-    const all = await this.prompts.list();
+    /** @type {Map<Prompt, HTMLElement>} */
+    const items = new Map();
     const find = el("input", { type: "search", "aria-label": t("Search prompts"), placeholder: t("Search") });
     const list = el("ul", { class: "prompts" });
     const none = el("p", {});
@@ -53,22 +62,33 @@ export class PromptsDialog {
       const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
       /** @param {Prompt} prompt @param {string} word */
       const has = ({ name, text }, word) => `${name}\n${text}`.toLowerCase().includes(word);
-      const found = all.filter((prompt) => words.every((word) => has(prompt, word)));
-      list.replaceChildren(...found.map((prompt) => this.#item(prompt)));
-      none.textContent = all.length === 0 ? t("No prompts yet.") : t("Nothing found.");
-      none.hidden = found.length > 0;
+      for (const [prompt, item] of items) item.hidden = !words.every((word) => has(prompt, word));
+      none.textContent = items.size === 0 ? t("No prompts yet.") : t("Nothing found.");
+      none.hidden = [...items.values()].some((item) => !item.hidden);
+    };
+    /** @param {Prompt[]} prompts */
+    const add = (prompts) => {
+      for (const prompt of prompts) items.set(prompt, this.#item(prompt));
+      list.append(...prompts.map((prompt) => items.get(prompt) ?? ""));
+      draw();
     };
     find.addEventListener("input", draw);
     find.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.isComposing) return;
       event.preventDefault();
-      list.querySelector("button")?.click();
+      /** @type {HTMLElement | null} */ (list.querySelector("li:not([hidden]) button"))?.click();
     });
-    draw();
+    add(await this.prompts.list());
     const write = button(t("New prompt"), () => this.#write({ name: "", text: "" }));
     const foot = el("div", { class: "panel-foot" }, write, button(t("Close"), () => this.dialog.close()));
-    this.body.replaceChildren(find, list, none, foot);
+    const away = el("p", { hidden: true }, t("The prompts of your organisation cannot be read at the moment."));
+    this.body.replaceChildren(find, list, none, away, foot);
     find.focus();
+    // Those of the browser do not wait for the server.
+    const shared = await this.shared.list();
+    this.mayChange = shared?.mayChange ?? false;
+    away.hidden = shared !== null;
+    add(shared?.prompts ?? []);
   }
 
   /** @param {Prompt} prompt */
@@ -84,13 +104,25 @@ export class PromptsDialog {
       await this.prompts.remove(name);
       await this.#list();
     };
-    return el(
-      "li",
-      {},
-      el("button", use, el("strong", {}, name), ` ${text}`),
-      act(t("Change"), "edit", () => this.#write(prompt)),
-      act(t("Delete"), "bin", remove),
-    );
+    const shared = prompt.id !== undefined;
+    const acts =
+      shared && !this.mayChange
+        ? []
+        : [
+            act(t("Change"), "edit", () => this.#write(prompt)),
+            act(t("Delete"), "bin", () => (shared ? this.#removeShared(prompt) : remove())),
+          ];
+    const mark = shared ? [el("small", {}, t("shared"))] : [];
+    return el("li", {}, el("button", use, el("strong", {}, name), ` ${text}`), ...mark, ...acts);
+  }
+
+  /** @param {Prompt} prompt */
+  #removeShared({ id = "", name }) {
+    const told = el("p", {}, t("Nobody of your organisation will have this prompt any more."));
+    this.#form(name, [told], t("Delete"), async () => {
+      await this.shared.remove(id);
+      return true;
+    });
   }
 
   /** Put a prompt into the message, after its variables are given. @param {Prompt} prompt */
@@ -117,37 +149,75 @@ export class PromptsDialog {
     name.value = prompt.name;
     text.value = prompt.text;
     const hint = t("{{words}} in double braces are asked for each time");
+    const share = el("input", { type: "checkbox", checked: prompt.id !== undefined });
+    /** @type {HTMLElement[]} */
     const fields = [field(t("Name"), name), field(t("Text"), text, hint)];
+    if (this.mayChange) fields.push(el("label", {}, share, t("Share with everybody of your organisation")));
     name.addEventListener("input", () => name.setCustomValidity(""));
     this.#form(prompt.name || t("A new prompt"), fields, t("Save"), async () => {
-      const renamed = name.value !== prompt.name;
-      if (renamed && (await this.prompts.list()).some((other) => other.name === name.value)) {
+      const given = { name: name.value, text: text.value };
+      if (await this.#taken(given.name, prompt, share.checked)) {
         name.setCustomValidity(t("There is a prompt of this name."));
         name.reportValidity();
-        return;
+        return false;
       }
-      await this.prompts.save({ name: name.value, text: text.value });
-      if (prompt.name && renamed) await this.prompts.remove(prompt.name);
-      await this.#list();
+      await this.#save(given, prompt, share.checked);
+      return true;
     });
+  }
+
+  /**
+   * Whether another prompt has this name.
+   *
+   * @param {string} name
+   * @param {Prompt} prompt the one that gets it
+   * @param {boolean} shared where it will be
+   */
+  async #taken(name, prompt, shared) {
+    const others = shared ? ((await this.shared.list())?.prompts ?? []) : await this.prompts.list();
+    /** @param {Prompt} other */
+    const same = (other) => (other.id ?? other.name) === (prompt.id ?? prompt.name);
+    return others.some((other) => other.name === name && !same(other));
+  }
+
+  /**
+   * @param {{name: string, text: string}} given
+   * @param {Prompt} before
+   * @param {boolean} shared where it is kept from now on
+   * @throws {import("./api.js").ApiFailure} the server refuses; then the former one is still there
+   */
+  async #save(given, before, shared) {
+    if (shared) await this.shared.save({ ...given, id: before.id, revision: before.revision });
+    else await this.prompts.save(given);
+    if (before.id !== undefined && !shared) await this.shared.remove(before.id);
+    if (before.id === undefined && before.name && (shared || before.name !== given.name)) {
+      await this.prompts.remove(before.name);
+    }
   }
 
   /**
    * @param {string} title
    * @param {HTMLElement[]} fields
    * @param {string} action
-   * @param {() => void} onsubmit
+   * @param {() => unknown} onsubmit whether the list is shown next, sooner or later
    */
   #form(title, fields, action, onsubmit) {
     const submit = el("button", { type: "submit", class: "primary" }, action);
     const foot = el("div", { class: "panel-foot" }, submit, button(t("Back"), () => this.#list()));
-    const form = el("form", {}, el("h3", { dir: "auto" }, title), ...fields, foot);
-    form.addEventListener("submit", (event) => {
+    const error = el("p", { class: "panel-error", role: "alert" });
+    const form = el("form", {}, el("h3", { dir: "auto" }, title), ...fields, error, foot);
+    form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      onsubmit();
+      error.textContent = "";
+      try {
+        if (await onsubmit()) await this.#list();
+      } catch (failure) {
+        if (!(failure instanceof ApiFailure)) throw failure;
+        error.textContent = refusal(failure);
+      }
     });
     this.body.replaceChildren(form);
-    /** @type {HTMLElement | null} */ (form.querySelector("input, textarea"))?.focus();
+    /** @type {HTMLElement | null} */ (form.querySelector("input, textarea, button"))?.focus();
   }
 }
 

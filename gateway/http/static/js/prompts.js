@@ -1,7 +1,8 @@
 /**
  * The prompts that this browser keeps (IndexedDB), and their variables.
  *
- * @typedef {{name: string, text: string}} Prompt its name is its own
+ * @typedef {{name: string, text: string, id?: string, revision?: number}} Prompt its name is its own; one with an id is
+ *   the tenant's
  */
 
 import { done, openDatabase } from "./storage.js";

@@ -6,14 +6,19 @@ import asyncio
 
 import pytest
 
+from gateway.protocol.prompts import PromptWrite
+from gateway.turns.prompts import new_id
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_tenant_is_made_shown_changed_and_deleted(administer: Administer) -> None:
-    """Each answer has the ETag that the next change needs."""
+    """Each answer has the ETag that the next change needs. Prompts go with it: another one of its name must not find
+    them."""
     async with administer() as api:
+        prompts = api.served.gateway.prompts
+        await prompts.create("shop", new_id(), PromptWrite("a", "b"))
         made = await api.operator.post("/tenants", json={"name": "shop", "weight": 2})
         assert made.status_code == 201
         assert made.headers["location"] == "/admin/v1/tenants/shop"
@@ -29,6 +34,7 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(administer: Administer
         tag = {"if-match": changed.headers["etag"]}
         assert (await api.operator.delete("/tenants/shop", headers=tag)).status_code == 204
         problem(await api.operator.get("/tenants/shop"), 404, "not_found")
+        assert await prompts.all_of("shop") == []
 
 
 async def test_a_change_needs_the_state_that_it_is_meant_for(administer: Administer) -> None:

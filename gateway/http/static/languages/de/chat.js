@@ -310,16 +310,24 @@ export default {
 
   // Prompts
   "A new prompt": "Ein neuer Prompt",
+  "A prompt that is shared may have {count} characters.": "Ein geteilter Prompt darf {count} Zeichen haben.",
   "Back": "Zurück",
   "Change": "Ändern",
   "Insert": "Einfügen",
   "Name": "Name",
   "New prompt": "Neuer Prompt",
   "No prompts yet.": "Noch keine Prompts.",
+  "Nobody of your organisation will have this prompt any more.": "Niemand in der Organisation hat diesen Prompt dann noch.",
   "Save": "Speichern",
   "Search prompts": "Prompts durchsuchen",
+  "Share with everybody of your organisation": "Mit allen in der Organisation teilen",
+  "Somebody has changed this prompt meanwhile. Open it again.": "Jemand hat diesen Prompt inzwischen geändert. Bitte noch einmal öffnen.",
+  "Somebody has deleted this prompt meanwhile.": "Jemand hat diesen Prompt inzwischen gelöscht.",
   "Text": "Text",
+  "The prompts of your organisation cannot be read at the moment.": "Die Prompts der Organisation lassen sich gerade nicht lesen.",
   "There is a prompt of this name.": "Einen Prompt dieses Namens gibt es schon.",
+  "Your organisation has as many prompts as it may: delete some first.": "Die Organisation hat so viele Prompts wie erlaubt: Bitte erst welche löschen.",
+  "shared": "geteilt",
   "{{words}} in double braces are asked for each time": "Nach {{words}} in doppelten Klammern wird jedes Mal gefragt",
 
   // Settings
