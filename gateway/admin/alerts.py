@@ -23,6 +23,8 @@ from gateway.storage import presence
 Level = Literal["notice", "warning", "critical"]
 _BUDGETS = {"spend_per_day": "daily budget", "spend_per_month": "monthly budget"}
 """Limits that are budgets, and what people call them."""
+_SIGNALS = {"error": "failures", "slow": "late first tokens", "poor": "empty answers"}
+"""What a canary is taken out for, in words."""
 
 
 class Alert(Struct, frozen=True, kw_only=True):
@@ -69,8 +71,12 @@ def budget(tenant: str, standing: LimitStanding) -> list[Alert]:
     if share < 0.5:
         return []
     level: Level = "critical" if share >= 1 else "warning" if share >= 0.8 else "notice"
+    which = _BUDGETS[standing.limit]
     used, most = (dollars(amount * PICODOLLARS_PER_MICRODOLLAR) for amount in (spent, standing.most))
-    who = tenant if standing.subject == "tenant" else f"{standing.subject} of {tenant}"
+    if standing.subject == "tenant":
+        sentence = f"{tenant} has used {share:.0%} of its {which}: ${used} of ${most}"
+    else:
+        sentence = f"{standing.subject} of {tenant} has used {share:.0%} of its {which}: ${used} of ${most}"
     return [
         Alert(
             kind="budget",
@@ -79,7 +85,7 @@ def budget(tenant: str, standing: LimitStanding) -> list[Alert]:
             subject=standing.subject,
             limit=standing.limit,
             share=round(share, 4),
-            sentence=f"{who} has used {share:.0%} of its {_BUDGETS[standing.limit]}: ${used} of ${most}",
+            sentence=sentence,
         )
     ]
 
@@ -105,10 +111,10 @@ async def _taken_out(redis: Redis, route: Route) -> list[Alert]:
             kind="canary_out",
             level="warning",
             subject=route.name,
-            sentence=f"the canary {standing.model} of {route.name} was taken out: {standing.taken_out.signal}",
+            sentence=f"the canary {standing.model} of {route.name} was taken out: {_SIGNALS[out.signal]}",
         )
         for standing in (await canaries.read(redis, route)).standings
-        if standing.taken_out is not None
+        if (out := standing.taken_out) is not None
     ]
 
 

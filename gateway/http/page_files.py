@@ -33,7 +33,7 @@ _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 _LATER = re.compile(r'\b(?:import|styled)\("(\.[^"]+)"\)')
 """What a module loads when it is needed."""
 _NAMED = re.compile(r'"static/(?:[0-9a-f]{16}/)?([^"]+)"')
-_CATALOGUE = re.compile(r'<html[^>]* data-catalogue="(\w+)"')
+_CATALOGUE = re.compile(r'<html[^>]* data-catalogue="([\w ]+)"')
 _COMPRESSED_FROM = 512
 """Bytes of the smallest file that is compressed."""
 _FOR_GOOD = "public, max-age=31536000, immutable"
@@ -173,9 +173,10 @@ def _shell(html: str, files: Mapping[str, PageFile]) -> set[str]:
             later = (_beside(name, each) for each in _LATER.findall(files[name].content.decode()))
             waiting += [each for each in later if not each.startswith("vendor/")]
             waiting += _imported(name, {each: file.content for each, file in files.items()})
-    catalogue = _CATALOGUE.search(html)
-    if catalogue:
-        found |= {name for name in files if re.fullmatch(rf"languages/\w+/({catalogue[1]}|server)\.js", name)}
+    catalogues = _CATALOGUE.search(html)
+    if catalogues:
+        names = "|".join([*catalogues[1].split(), "server"])
+        found |= {name for name in files if re.fullmatch(rf"languages/\w+/({names})\.js", name)}
     return found
 
 

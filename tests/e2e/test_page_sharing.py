@@ -82,18 +82,23 @@ def test_read_by_who_has_the_address_and_a_key(browser: Browser, server: Scripte
             expect(page.locator(".markdown code")).to_have_text(["code"])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
 def test_it_looks_like_a_conversation(
-    browser: Browser, server: ScriptedServer, scheme: Literal["light", "dark"]
+    browser: Browser, server: ScriptedServer, scheme: Literal["light", "dark"], width: int
 ) -> None:
-    """With the style sheets of the chat page, and with its buttons that copy code; axe finds nothing."""
+    """With the style sheets of the chat page, and with its buttons that copy code. axe finds nothing there, nor in the
+    dialog that shares it."""
     server.pipeline.answers["show"] = Answer(text="$x$\n\n```python\nprint(1)\n```\n")
-    with visit(browser, server.url) as tab:
+    options: dict[str, Any] = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    with visit(browser, server.url, **options) as tab:
         tab.page.goto("/")
         ask(tab.page, "show")
         answered(tab.page)
+        if width == 390:
+            tab.page.get_by_role("button", name="Conversations").click()
         address = share(tab)
-    with read(browser, address, KEY, color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"]) as page:
+        assert violations(tab.page) == []
+    with read(browser, address, KEY, **options, permissions=["clipboard-read", "clipboard-write"]) as page:
         expect(page.locator(".code")).to_have_css("border-style", "solid")
         expect(page.locator(".question")).to_have_css("align-items", "flex-end")
         expect(page.locator("math")).to_have_count(1)

@@ -15,11 +15,16 @@ import pytest
 from gateway.http import page
 
 ROOT = Path(__file__).parents[3]
-PAGES = {"chat": ["index.html", "shared.html"]}
-"""The pages of each catalogue."""
+PAGES = {
+    ("chat", "answers"): ["index.html", "shared.html"],
+    ("console", "administration", "answers", "names"): ["admin/index.html"],
+}
+"""The pages of each list of catalogues. Those that several lists name have what all their pages say."""
+NAMES = "names"
+"""The catalogue of what the API calls things."""
 LANGUAGES = {"de": {"one", "other"}}
 """The forms of each language's plurals."""
-CATALOGUES = [(language, name) for language in LANGUAGES for name in PAGES]
+CATALOGUES = [(language, names) for language in LANGUAGES for names in PAGES]
 
 _IMPORT = re.compile(r'(?:\bfrom|\bimport) ?\(?"(\.[^"]+\.js)"')
 _LITERAL = r'"(?:[^"\\]|\\.)*"'
@@ -76,10 +81,10 @@ def literal(text: str) -> str:
     return "".join(json.loads(part) for part in re.findall(_LITERAL, text))
 
 
-def said(catalogue: str) -> tuple[set[str], dict[str, str]]:
-    """Texts of a catalogue's pages; texts that depend on a number, with their other form first."""
+def said(pages: list[str]) -> tuple[set[str], dict[str, str]]:
+    """Texts of pages; texts that depend on a number, with their other form first."""
     texts, plurals = set[str](), dict[str, str]()
-    for name in PAGES[catalogue]:
+    for name in pages:
         html = Said()
         html.feed((page.STATIC / name).read_text("utf-8"))
         texts |= html.texts
@@ -109,6 +114,16 @@ def read(language: str, name: str) -> dict[str, Any]:
     return entries
 
 
+def texts_of(language: str, catalogues: tuple[str, ...]) -> dict[str, Any]:
+    """All entries of catalogues but names; none is in two of them."""
+    found: dict[str, Any] = {}
+    for name in catalogues:
+        entries = read(language, name) if name != NAMES else {}
+        assert not found.keys() & entries.keys()
+        found |= entries
+    return found
+
+
 def places(text: str) -> set[str]:
     return set(_PLACE.findall(text))
 
@@ -117,18 +132,18 @@ def forms(entry: str | dict[str, str]) -> Iterator[str]:
     yield from [entry] if isinstance(entry, str) else entry.values()
 
 
-@pytest.mark.parametrize(("language", "name"), CATALOGUES)
-def test_a_catalogue_has_all_texts_of_its_pages_and_no_other(language: str, name: str) -> None:
-    texts, plurals = said(name)
-    there, wanted = read(language, name).keys(), texts | plurals.keys()
+@pytest.mark.parametrize(("language", "catalogues"), CATALOGUES)
+def test_catalogues_have_all_texts_of_their_pages_and_no_other(language: str, catalogues: tuple[str, ...]) -> None:
+    texts, plurals = said(PAGES[catalogues])
+    there, wanted = texts_of(language, catalogues).keys(), texts | plurals.keys()
     assert (wanted - there, there - wanted) == (set(), set()), "missing, and unused"
 
 
-@pytest.mark.parametrize(("language", "name"), CATALOGUES)
-def test_translations_have_the_places_of_their_texts(language: str, name: str) -> None:
+@pytest.mark.parametrize(("language", "catalogues"), CATALOGUES)
+def test_translations_have_the_places_of_their_texts(language: str, catalogues: tuple[str, ...]) -> None:
     """And as many forms as the language has."""
-    _, plurals = said(name)
-    for text, entry in read(language, name).items():
+    _, plurals = said(PAGES[catalogues])
+    for text, entry in texts_of(language, catalogues).items():
         assert isinstance(entry, dict) == (text in plurals), text
         assert isinstance(entry, str) or entry.keys() == LANGUAGES[language], text
         for form in forms(entry):
@@ -139,11 +154,11 @@ def test_translations_have_the_places_of_their_texts(language: str, name: str) -
             assert form.strip() == form and form, text
 
 
-@pytest.mark.parametrize("catalogue", PAGES)
-def test_pages_name_their_catalogue_and_languages(catalogue: str) -> None:
+@pytest.mark.parametrize("catalogues", PAGES)
+def test_pages_name_their_catalogues_and_languages(catalogues: tuple[str, ...]) -> None:
     """As `early.js` reads it."""
-    tag = f'<html lang="en" data-catalogue="{catalogue}" data-languages="{" ".join(["en", *LANGUAGES])}">'
-    for name in PAGES[catalogue]:
+    tag = f'<html lang="en" data-catalogue="{" ".join(catalogues)}" data-languages="{" ".join(["en", *LANGUAGES])}">'
+    for name in PAGES[catalogues]:
         assert tag in (page.STATIC / name).read_text("utf-8")
 
 
@@ -155,7 +170,7 @@ def sentences() -> set[str]:
     found |= {re.sub(r"\{\{.*?\}\}", "{}", text) for text in html.texts}
     rooms = ("router", "gateway/pipeline", "gateway/access", "gateway/safety")
     files = [file for room in rooms for file in (ROOT / room).rglob("*.py")]
-    for file in [*files, ROOT / "gateway/http/sign_in.py"]:
+    for file in [*files, ROOT / "gateway/http/sign_in.py", ROOT / "gateway/admin/alerts.py"]:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)

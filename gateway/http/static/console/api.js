@@ -1,6 +1,7 @@
 /** Requests to the admin API, with a key or by the browser's session; failures as sentences. */
 
 import { saveFile } from "../js/dom.js";
+import { t, translated } from "../js/language.js";
 import { remembered, storageOf } from "../js/storage.js";
 
 /** For this tab; the page of the API itself uses it, too. */
@@ -10,9 +11,12 @@ export const keptKey = remembered(storageOf("sessionStorage"), "admin-key");
 export class ApiFailure extends Error {
   /** @param {number} status @param {string} code @param {string} detail */
   constructor(status, code, detail) {
-    super(sentence(status, code, detail));
+    const own = ownSentence(status, code, detail) ?? translated(detail);
+    super(own ?? ended(detail));
     this.status = status;
     this.code = code;
+    /** Language of the sentence, where it is not the page's. @type {string | undefined} */
+    this.lang = own === null ? "en" : undefined;
   }
 }
 
@@ -88,14 +92,18 @@ export async function answerOf(sent) {
   throw new ApiFailure(response.status, problem.code ?? "", problem.detail ?? "");
 }
 
-/** @param {number} status @param {string} code @param {string} detail */
-function sentence(status, code, detail) {
-  if (status === 0) return "The server cannot be reached.";
-  if (code === "invalid_api_key") return "The server does not know this key.";
-  if (code === "session_ended") return "Your session has ended.";
-  if (status === 401) return "You are not signed in.";
-  if (status === 404) return "Not found: there is nothing here that you may see.";
-  if (!detail) return `The server answered ${status}.`;
+/** @param {number} status @param {string} code @param {string} detail @returns {string | null} null: the server's own counts */
+function ownSentence(status, code, detail) {
+  if (status === 0) return t("The server cannot be reached.");
+  if (code === "invalid_api_key") return t("The server does not know this key.");
+  if (code === "session_ended") return t("Your session has ended.");
+  if (status === 401) return t("You are not signed in.");
+  if (status === 404) return t("Not found: there is nothing here that you may see.");
+  return detail ? null : t("The server answered {status}.", { status });
+}
+
+/** Make what the server says a sentence. @param {string} detail */
+function ended(detail) {
   const text = detail.charAt(0).toUpperCase() + detail.slice(1);
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }

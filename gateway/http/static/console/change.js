@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "../vendor/preact/hooks.js";
 import { curl } from "../js/curl.js";
+import { t } from "../js/language.js";
 import { withQuery } from "./address.js";
 import { changedFields, differences, flat } from "./differences.js";
 import { NONE } from "./format.js";
@@ -58,10 +59,10 @@ export function Change(props) {
     }
   };
   return html`<${Dialog} title=${props.title} onClose=${props.onClose}>
-    ${!draft && !state.failure && html`<p role="status">Loading …</p>`}
+    ${!draft && !state.failure && html`<p role="status">${t("Loading …")}</p>`}
     ${draft &&
     html`<${ChangeForm} ...${props} ...${state} draft=${draft} set=${(/** @type {any} */ values) => setDraft({ ...draft, ...values })} body=${body} to=${to} send=${send} />`}
-    ${!draft && html`<div class="actions"><button type="button" onClick=${props.onClose}>Close</button></div>`}
+    ${!draft && html`<div class="actions"><button type="button" onClick=${props.onClose}>${t("Close")}</button></div>`}
     ${state.failure && html`<${Failure} failure=${state.failure} />`}
   </${Dialog}>`;
 }
@@ -80,13 +81,13 @@ function ChangeForm({ draft, set, form, body, to, send, record, theirs, etag, ..
     ${form?.({ draft, set, record })}
     ${body && !theirs && html`<${Differences} before=${record} after=${body} />`}
     ${theirs && html`<${Conflict} before=${record} mine=${body ?? {}} theirs=${theirs} />`}
-    ${name && html`<${TextField} label=${`Type ${name} to confirm`} value=${typed} onInput=${setTyped} />`}
-    <details><summary>As a command</summary><pre tabindex="0">${command()}</pre></details>
+    ${name && html`<${TextField} label=${t("Type {name} to confirm", { name })} value=${typed} onInput=${setTyped} />`}
+    <details><summary>${t("As a command")}</summary><pre tabindex="0">${command()}</pre></details>
     <div class="actions">
       <button type="submit" class="primary" disabled=${(name && typed !== name) || (body && !Object.keys(body).length)}>
-        ${theirs && body ? "Replace theirs by mine" : props.verb}
+        ${theirs && body ? t("Replace theirs by mine") : props.verb}
       </button>
-      <button type="button" onClick=${props.onClose}>${theirs ? "Keep theirs" : "Cancel"}</button>
+      <button type="button" onClick=${props.onClose}>${theirs ? t("Keep theirs") : t("Cancel")}</button>
     </div>
   </form>`;
 }
@@ -96,8 +97,8 @@ function Differences({ before, after }) {
   const rows = differences(before, after);
   if (!rows.length) return null;
   return html`<table class="differences">
-    <caption>What changes</caption>
-    <thead><tr><th scope="col">Field</th><th scope="col">Now</th><th scope="col">Then</th></tr></thead>
+    <caption>${t("What changes")}</caption>
+    <thead><tr><th scope="col">${t("Field")}</th><th scope="col">${t("Now")}</th><th scope="col">${t("Then")}</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr><th scope="row">${row.name}</th><td>${row.before}</td><td>${row.after}</td></tr>`)}</tbody>
   </table>`;
 }
@@ -107,10 +108,10 @@ function Conflict({ before, mine, theirs }) {
   const touched = new Set([...differences(before, mine), ...differences(before, theirs)].map(({ name }) => name));
   const [own, others] = [flat({ ...theirs, ...mine }), flat(theirs)];
   return html`<div role="alert">
-    <p>Somebody has changed this since you opened it. Nothing of theirs was overwritten.</p>
+    <p>${t("Somebody has changed this since you opened it. Nothing of theirs was overwritten.")}</p>
     <table class="differences">
-      <caption>Theirs beside mine</caption>
-      <thead><tr><th scope="col">Field</th><th scope="col">Theirs</th><th scope="col">Mine</th></tr></thead>
+      <caption>${t("Theirs beside mine")}</caption>
+      <thead><tr><th scope="col">${t("Field")}</th><th scope="col">${t("Theirs")}</th><th scope="col">${t("Mine")}</th></tr></thead>
       <tbody>
         ${[...touched].map(
           (name) =>

@@ -1,8 +1,10 @@
 /** Bars over time, stacked. A table with the same numbers always stands beneath. */
 
+import { t } from "../js/language.js";
 import { html } from "./html.js";
 
 const [WIDTH, HEIGHT, COLOURS] = [600, 140, 7];
+const OTHERS = t("others");
 
 /**
  * @param {{label: string, rows: {name: string, part: string, value: number}[], format: (value: number) => string,
@@ -13,11 +15,11 @@ export function StackedBars({ label, rows, format, scale = 0 }) {
   const parts = largest(rows);
   const sums = new Map();
   for (const { name, part, value } of rows) {
-    const key = parts.includes(part) ? part : "others";
+    const key = parts.includes(part) ? part : OTHERS;
     const bar = sums.get(name) ?? new Map();
     sums.set(name, bar.set(key, (bar.get(key) ?? 0) + value));
   }
-  const shownParts = parts.length < new Set(rows.map(({ part }) => part)).size ? [...parts, "others"] : parts;
+  const shownParts = parts.length < new Set(rows.map(({ part }) => part)).size ? [...parts, OTHERS] : parts;
   const highest = highestBar(rows);
   if (highest <= 0) return null;
   const most = Math.max(scale, highest);
@@ -34,14 +36,14 @@ export function StackedBars({ label, rows, format, scale = 0 }) {
     });
   });
   return html`<figure class="chart">
-    <figcaption>${label}, at most ${format(highest)}</figcaption>
-    <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${`${label}: the table has the numbers`}>
+    <figcaption>${t("{what}, at most {highest}", { what: label, highest: format(highest) })}</figcaption>
+    <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${t("{what}: the table has the numbers", { what: label })}>
       ${bars}
     </svg>
     <p class="span"><span>${names[0]}</span><span>${names.length > 1 && names.at(-1)}</span></p>
     ${shownParts.length > 1 &&
     html`<ul class="legend">
-      ${shownParts.map((part, colour) => html`<li class=${`series-${colour}`}>${part || "none"}</li>`)}
+      ${shownParts.map((part, colour) => html`<li class=${`series-${colour}`}>${part || t("none")}</li>`)}
     </ul>`}
   </figure>`;
 }

@@ -1,5 +1,6 @@
 /** What the router has compared: value, cost, queue and total of each tier. */
 
+import { fixed, named, t } from "../js/language.js";
 import { NONE } from "./format.js";
 import { html } from "./html.js";
 import { Table } from "./parts.js";
@@ -13,17 +14,17 @@ const NEVER = 1e9;
  */
 export function Tiers({ chosen, values, costs, utilities, delays = {}, price }) {
   /** @param {number | undefined} value */
-  const number = (value) => (value === undefined ? NONE : value.toFixed(3));
+  const number = (value) => (value === undefined ? NONE : fixed(value, 3));
   /** @param {number} value */
   const weighed = (value) => (price < NEVER ? number(value) : NONE);
   /** @type {import("./parts.js").Column[]} */
   const columns = [
-    { title: "Tier", cell: (name) => html`${name}${name === chosen && html` <strong>chosen</strong>`}` },
-    { title: "Value", number: true, cell: (name) => number(values[name]) },
-    { title: "Price × cost", number: true, cell: (name) => weighed(price * costs[name]) },
-    { title: "Queue", number: true, cell: (name) => number(delays[name]) },
-    { title: "Total", number: true, cell: (name) => weighed(utilities[name]) },
+    { title: t("Tier"), cell: (name) => html`${named(name)}${name === chosen && html` <strong>${t("chosen")}</strong>`}` },
+    { title: t("Value"), number: true, cell: (name) => number(values[name]) },
+    { title: t("Price × cost"), number: true, cell: (name) => weighed(price * costs[name]) },
+    { title: t("Queue"), number: true, cell: (name) => number(delays[name]) },
+    { title: t("Total"), number: true, cell: (name) => weighed(utilities[name]) },
   ];
-  return html`<${Table} caption="Tiers" columns=${columns} rows=${Object.keys(utilities)} empty="No tiers were compared." />
-    ${price >= NEVER && html`<p class="note">At this end of the knob cost alone counts.</p>`}`;
+  return html`<${Table} caption=${t("Tiers")} columns=${columns} rows=${Object.keys(utilities)} empty=${t("No tiers were compared.")} />
+    ${price >= NEVER && html`<p class="note">${t("At this end of the knob cost alone counts.")}</p>`}`;
 }

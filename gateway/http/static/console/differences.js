@@ -1,6 +1,7 @@
 /** Fields of two states of one thing, in words. Pure. */
 
-import { NONE, shown, words } from "./format.js";
+import { named } from "../js/language.js";
+import { NONE, shown } from "./format.js";
 
 /** Fields that every change sets by itself. */
 const BOOKKEEPING = new Set(["created_at", "updated_at", "last_used_at", "read_only"]);
@@ -16,7 +17,7 @@ export function flat(value, above = []) {
   const found = new Map();
   for (const [name, each] of Object.entries(value ?? {})) {
     if (BOOKKEEPING.has(name)) continue;
-    const path = [...above, words(name)];
+    const path = [...above, named(name)];
     if (each && typeof each === "object" && !Array.isArray(each)) {
       for (const [inner, text] of flat(each, path)) found.set(inner, text);
     } else {

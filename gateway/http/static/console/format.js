@@ -1,12 +1,13 @@
 /** Numbers, money and times as people read them. */
 
+import { fixed, language, named, plural, t } from "../js/language.js";
 import { remembered, storageOf } from "../js/storage.js";
 
-const whole = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const percent = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
-const cents = new Intl.NumberFormat("en", { style: "currency", currency: "USD" });
-const fractions = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumFractionDigits: 6 });
+const whole = new Intl.NumberFormat(language);
+const short = new Intl.NumberFormat(language, { notation: "compact", maximumFractionDigits: 1 });
+const percent = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1 });
+const cents = new Intl.NumberFormat(language, { style: "currency", currency: "USD" });
+const fractions = new Intl.NumberFormat(language, { style: "currency", currency: "USD", maximumFractionDigits: 6 });
 
 /** What stands where nothing is known. */
 export const NONE = "–";
@@ -29,8 +30,8 @@ export function money(micro) {
 /** @param {number | null | undefined} value */
 export function seconds(value) {
   if (isNone(value)) return NONE;
-  if (value < 1) return `${Math.round(1000 * value)} ms`;
-  return value < 100 ? `${value.toFixed(1)} s` : duration(value);
+  if (value < 1) return `${count(Math.round(1000 * value))} ms`;
+  return value < 100 ? `${fixed(value, 1)} s` : duration(value);
 }
 
 /** @param {number | null | undefined} value */
@@ -41,14 +42,14 @@ export function duration(value) {
   if (value < 120) return `${Math.round(value)} s`;
   if (value < 7200) return `${Math.round(value / 60)} min`;
   if (value < 172_800) return `${Math.round(value / 3600)} h`;
-  return `${Math.round(value / 86_400)} days`;
+  return plural("One day", "{count} days", Math.round(value / 86_400));
 }
 
 /** Whether times are shown in UTC; the browser remembers it. */
 export const inUtc = remembered(storageOf("localStorage"), "console-utc");
 
 const localTime = (/** @type {number} */ at) =>
-  new Date(1000 * at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium", hour12: false });
+  new Date(1000 * at).toLocaleString(language, { dateStyle: "medium", timeStyle: "medium", hour12: false });
 const utcTime = (/** @type {number} */ at) => `${new Date(1000 * at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 /** A time as it is shown, and as the other clock has it. @param {number} at seconds since 1970 */
@@ -60,22 +61,21 @@ export const day = (at) => new Date(1000 * at).toISOString().slice(0, 10);
 /** An hour or a day of UTC, as the API names them. @param {string} name `2026-11-26T09` or `2026-11-26` */
 export const hourTime = (name) => (name.includes("T") ? `${name.replace("T", " ")}:00` : name);
 
-/** A field of the API in words: "spend per day". @param {string} name */
-export const words = (name) => name.replaceAll("_", " ");
-
 /** Any field's value in words. @param {string} name the field's @param {any} value @returns {string} */
 export function shown(name, value) {
   if (isNone(value)) return NONE;
-  if (typeof value === "boolean") return value ? "yes" : "no";
-  if (Array.isArray(value)) return value.length ? value.map((each) => shown(name, each)).join(", ") : "none";
-  if (typeof value === "object") return Object.keys(value).length ? JSON.stringify(value) : "none";
-  if (TOKEN_PRICES.has(name) && typeof value === "number") return `${money(value)} per million tokens`;
-  if (typeof value !== "number") return value === "" ? NONE : value;
+  if (typeof value === "boolean") return value ? t("yes") : t("no");
+  if (Array.isArray(value)) return value.length ? value.map((each) => shown(name, each)).join(", ") : t("none");
+  if (typeof value === "object") return Object.keys(value).length ? JSON.stringify(value) : t("none");
+  if (TOKEN_PRICES.has(name) && typeof value === "number") return t("{price} per million tokens", { price: money(value) });
+  if (typeof value !== "number") return value === "" ? NONE : NAMES.has(name) ? named(value) : value;
   if (name.startsWith("spend") || name.includes("microdollars")) return money(value);
   if (name.endsWith("_at")) return times(value)[0];
   return count(value);
 }
 
+/** Fields whose values are names of the API. */
+const NAMES = new Set(["mode", "service", "services", "unknown_parameters"]);
 const TOKEN_PRICES = new Set(["input", "cached_input", "output"]);
 
 /** @type {(value: unknown) => value is null | undefined} */

@@ -1,6 +1,7 @@
 /** Parts that views are made of. */
 
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact/hooks.js";
+import { t, translated } from "../js/language.js";
 import { toAddress } from "./address.js";
 import { focusHeading } from "./focus.js";
 import { NONE, times } from "./format.js";
@@ -18,15 +19,15 @@ export function Heading({ children, actions }) {
 /** What was read, or why it was not. @param {{of: any, children: (data: any) => any}} props `of`: see `useRead` */
 export function Loaded({ of: { data, failure, busy, again }, children }) {
   if (failure) return html`<${Failure} failure=${failure} again=${again} />`;
-  if (!data) return html`<p role="status">Loading …</p>`;
+  if (!data) return html`<p role="status">${t("Loading …")}</p>`;
   return html`<div class="loaded" aria-busy=${busy}>${children(data)}</div>`;
 }
 
-/** @param {{failure: Error, again?: () => void}} props */
+/** @param {{failure: Error & {lang?: string}, again?: () => void}} props */
 export function Failure({ failure, again }) {
   return html`<div class="failure" role="alert">
-    <p>${failure.message}</p>
-    ${again && html`<button type="button" onClick=${again}>Try again</button>`}
+    <p lang=${failure.lang}>${failure.message}</p>
+    ${again && html`<button type="button" onClick=${again}>${t("Try again")}</button>`}
   </div>`;
 }
 
@@ -45,6 +46,12 @@ export function useAction() {
     }
   };
   return { act, busy: state.busy, failure: state.failure && html`<${Failure} failure=${state.failure} />` };
+}
+
+/** What the server says itself; where it stays English, that is said to what reads it aloud. @param {{text: string}} props */
+export function Said({ text }) {
+  const own = translated(text);
+  return html`<span lang=${own === null ? "en" : undefined}>${own ?? text}</span>`;
 }
 
 /** @param {{at: number | null}} props seconds since 1970; the other clock is shown on demand */
@@ -94,9 +101,9 @@ export function Pairs({ pairs }) {
 /** Links through the pages of a list. @param {import("./address.js").Address & {next: string | null}} props */
 function Pages({ parts, query, next }) {
   if (!query.cursor && !next) return null;
-  return html`<nav class="pages" aria-label="Pages">
-    ${query.cursor && html`<a href=${toAddress(parts, { ...query, cursor: "" })}>First page</a>`}
-    ${next && html`<a href=${toAddress(parts, { ...query, cursor: next })}>Next page</a>`}
+  return html`<nav class="pages" aria-label=${t("Pages")}>
+    ${query.cursor && html`<a href=${toAddress(parts, { ...query, cursor: "" })}>${t("First page")}</a>`}
+    ${next && html`<a href=${toAddress(parts, { ...query, cursor: next })}>${t("Next page")}</a>`}
   </nav>`;
 }
 
@@ -117,11 +124,11 @@ export function List({ of, parts, query, empty, emptyPage = empty, ...table }) {
 }
 
 /** @type {Column<{disabled: boolean}>} */
-export const STATE = { title: "State", cell: ({ disabled }) => (disabled ? "disabled" : "active") };
+export const STATE = { title: t("State"), cell: ({ disabled }) => (disabled ? t("disabled") : t("active")) };
 
 /** A button of a row: its name says of which. @param {{title: string, of: string, onClick: () => void}} props */
 export function RowButton({ title, of, onClick }) {
-  return html`<button type="button" aria-label=${`${title} ${of}`} onClick=${onClick}>${title}</button>`;
+  return html`<button type="button" aria-label=${t("{action} {of}", { action: title, of })} onClick=${onClick}>${title}</button>`;
 }
 
 /**
@@ -132,19 +139,19 @@ export function RowButton({ title, of, onClick }) {
  * @returns {Column}
  */
 export function changeColumn(writes, buttons) {
-  return { title: "Change", cell: (row) => (row.read_only ? "set in the configuration file" : writes && buttons(row)) };
+  return { title: t("Change"), cell: (row) => (row.read_only ? t("set in the configuration file") : writes && buttons(row)) };
 }
 
 const PERIODS = [
-  ["24", "24 hours"],
-  ["168", "7 days"],
-  ["720", "30 days"],
+  ["24", t("24 hours")],
+  ["168", t("7 days")],
+  ["720", t("30 days")],
 ];
 
 /** Links to the same view of other periods, a day at first. @param {{parts: string[], query: Record<string, string>}} props */
 export function Periods({ parts, query }) {
   const { hours: shown = "24" } = query;
-  return html`<nav class="choices" aria-label="Period">
+  return html`<nav class="choices" aria-label=${t("Period")}>
     ${PERIODS.map(
       ([hours, title]) =>
         html`<a href=${toAddress(parts, { ...query, hours })} aria-current=${hours === shown ? "true" : undefined}>${title}</a>`,
@@ -208,7 +215,7 @@ export function Filters({ parts, query, fields }) {
       const kind = more.options ? SelectField : TextField;
       return html`<${kind} key=${name} ...${more} value=${draft[name] ?? ""} onInput=${set} />`;
     })}
-    <button type="submit">Show</button>
+    <button type="submit">${t("Show")}</button>
   </form>`;
 }
 

@@ -1,23 +1,24 @@
 /** Limits as a form: whole numbers, money in dollars. */
 
+import { t } from "../js/language.js";
 import { html } from "./html.js";
 import { SelectField, TextField } from "./parts.js";
 
 /** In the order of the API. */
 const FIELDS = {
-  requests_per_minute: "Requests per minute",
-  input_tokens_per_minute: "Input tokens per minute",
-  output_tokens_per_minute: "Output tokens per minute",
-  burst_seconds: "Seconds of these rates that may be used at once",
-  concurrent_turns: "Turns at the same time",
-  open_sockets: "Open WebSockets",
-  spend_per_day: "Dollars per day",
-  spend_per_month: "Dollars per month",
+  requests_per_minute: t("Requests per minute"),
+  input_tokens_per_minute: t("Input tokens per minute"),
+  output_tokens_per_minute: t("Output tokens per minute"),
+  burst_seconds: t("Seconds of these rates that may be used at once"),
+  concurrent_turns: t("Turns at the same time"),
+  open_sockets: t("Open WebSockets"),
+  spend_per_day: t("Dollars per day"),
+  spend_per_month: t("Dollars per month"),
 };
 const MODES = [
-  ["", "As the configuration says"],
-  ["strict", "Strict: reserve the longest answer"],
-  ["expected", "Expected: reserve what answers mostly need"],
+  ["", t("As the configuration says")],
+  ["strict", t("Strict: reserve the longest answer")],
+  ["expected", t("Expected: reserve what answers mostly need")],
 ];
 const MICRO = 1_000_000;
 const isMoney = (/** @type {string} */ name) => name.startsWith("spend");
@@ -40,13 +41,13 @@ export function quotaOf(draft) {
 /** @param {{draft: Record<string, string>, set: (values: any) => void}} props */
 export function QuotaFields({ draft, set }) {
   return html`<fieldset>
-    <legend>Limits; an empty one limits nothing of its own</legend>
+    <legend>${t("Limits; an empty one limits nothing of its own")}</legend>
     ${Object.entries(FIELDS).map(
       ([name, label]) =>
         html`<${TextField} key=${name} label=${label} type="number" min=${isMoney(name) ? "0" : "1"} step=${isMoney(name) ? "any" : "1"}
           value=${draft[name]} onInput=${(/** @type {string} */ value) => set({ [name]: value })} />`,
     )}
-    <${SelectField} label="What a turn reserves" value=${draft.mode} options=${MODES} onInput=${(/** @type {string} */ mode) => set({ mode })} />
+    <${SelectField} label=${t("What a turn reserves")} value=${draft.mode} options=${MODES} onInput=${(/** @type {string} */ mode) => set({ mode })} />
   </fieldset>`;
 }
 

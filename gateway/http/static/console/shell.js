@@ -1,11 +1,13 @@
 /** The console around its views: who is signed in, what they may see, which view is open. */
 
 import { useCallback, useEffect, useRef, useState } from "../vendor/preact/hooks.js";
+import { t } from "../js/language.js";
 import { toAddress, useAddress } from "./address.js";
 import { AdminApi, answerOf, keptKey } from "./api.js";
 import { focusHeading } from "./focus.js";
 import { inUtc } from "./format.js";
 import { html } from "./html.js";
+import { LanguageField } from "./language-field.js";
 import { CheckField, Failure, Heading } from "./parts.js";
 import { SessionContext } from "./session.js";
 import { SignIn } from "./sign-in.js";
@@ -35,14 +37,14 @@ export function Shell() {
     keptKey.set("");
     try {
       if (state.session?.me.session) await answerOf(fetch("../auth/sign-out", { method: "POST" }));
-      nobody("You are signed out.");
+      nobody(t("You are signed out."));
     } catch {
-      nobody("You are still signed in: the server did not end your session. Load this page again, and sign out then.");
+      nobody(t("You are still signed in: the server did not end your session. Load this page again, and sign out then."));
     }
   }, [state.session]);
   useEffect(() => void signIn(keptKey.get()), []);
 
-  if (state.starting) return html`<p role="status" class="starting">Starting …</p>`;
+  if (state.starting) return html`<p role="status" class="starting">${t("Starting …")}</p>`;
   if (!state.session) return html`<${SignIn} message=${state.message} busy=${state.busy} onKey=${signIn} />`;
   return html`<${SessionContext.Provider} value=${state.session}>
     <${Frame} me=${state.session.me} signOut=${signOut} />
@@ -61,24 +63,25 @@ function Frame({ me, signOut }) {
   /** @param {boolean} utc */
   const showUtc = (utc) => (inUtc.set(utc ? "yes" : ""), setUtc(utc));
   useEffect(() => {
-    document.title = `${view.title} · Roundhouse console`;
+    document.title = t("{view} · Roundhouse console", { view: view.title });
     if (!component) return;
     if (before.current !== opened) focusHeading();
     before.current = opened;
   }, [opened, component]);
-  const whose = me.role === "operator" ? "Operator" : `Admin of ${me.tenant}`;
+  const whose = me.role === "operator" ? t("Operator") : t("Admin of {tenant}", { tenant: me.tenant ?? "" });
   return html`
     <header class="bar">
-      <button type="button" class="skip" onClick=${focusHeading}>Skip to the content</button>
-      <a class="brand" href="#/"><img class="icon" src=${ICON} alt="" /><span>Roundhouse console</span></a>
+      <button type="button" class="skip" onClick=${focusHeading}>${t("Skip to the content")}</button>
+      <a class="brand" href="#/"><img class="icon" src=${ICON} alt="" /><span>${t("Roundhouse console")}</span></a>
       <span class="who">${whose}${me.user ? html`, <bdi>${me.user}</bdi>` : ""}</span>
-      <${CheckField} label="Times in UTC" checked=${utc} onInput=${showUtc} />
-      <a href="../">Chat</a>
-      <a href="api/">API</a>
-      <button type="button" class="quiet" onClick=${signOut}>Sign out</button>
+      <${CheckField} label=${t("Times in UTC")} checked=${utc} onInput=${showUtc} />
+      <${LanguageField} />
+      <a href="../">${t("Chat")}</a>
+      <a href="api/">${t("API")}</a>
+      <button type="button" class="quiet" onClick=${signOut}>${t("Sign out")}</button>
     </header>
     <div class="columns">
-      <nav class="views" aria-label="Views">
+      <nav class="views" aria-label=${t("Views")}>
         ${entries.map(
           ({ parts: leads, title }) =>
             html`<a key=${title} href=${toAddress(leads)} aria-current=${isWithin(parts, leads) ? "page" : undefined}>${title}</a>`,
@@ -87,7 +90,7 @@ function Frame({ me, signOut }) {
       <main>
         ${component && html`<${component} key=${opened} parts=${parts} query=${query} />`}
         ${failure && html`<${Failure} failure=${failure} again=${() => location.reload()} />`}
-        ${!component && !failure && html`<p role="status">Loading …</p>`}
+        ${!component && !failure && html`<p role="status">${t("Loading …")}</p>`}
       </main>
     </div>
   `;
@@ -102,17 +105,17 @@ function useComponent(view) {
     const become = (values) => left || setState({ of: view, component: null, failure: null, ...values });
     view.load().then(
       (component) => become({ component }),
-      () => become({ failure: new Error("This view cannot be loaded: the server cannot be reached.") }),
+      () => become({ failure: new Error(t("This view cannot be loaded: the server cannot be reached.")) }),
     );
     return () => void (left = true);
   }, [view]);
   return state.of === view ? state : { component: null, failure: null };
 }
 
-const NOT_FOUND = { title: "Not found", load: async () => NotFound };
+const NOT_FOUND = { title: t("Not found"), load: async () => NotFound };
 
 function NotFound() {
-  return html`<${Heading}>Not found</${Heading}><p>There is no such view, or it is not for you.</p>`;
+  return html`<${Heading}>${t("Not found")}</${Heading}><p>${t("There is no such view, or it is not for you.")}</p>`;
 }
 
 /** @param {string[]} parts @param {string[]} leads whether an entry of the navigation leads to the view or to one above */

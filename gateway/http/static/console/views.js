@@ -1,5 +1,6 @@
 /** Which views there are, where they are found, and for whom. All but the first are loaded when they are opened. */
 
+import { t } from "../js/language.js";
 import { Overview } from "./views/overview.js";
 
 /**
@@ -13,28 +14,28 @@ import { Overview } from "./views/overview.js";
 
 /** In the order of the navigation. @type {View[]} */
 const VIEWS = [
-  { parts: [], title: "Overview", load: async () => Overview },
-  { parts: ["live"], title: "Live", load: async () => (await import("./views/live.js")).Live },
-  { parts: ["usage"], title: "Usage", load: async () => (await import("./views/usage.js")).Usage },
-  { parts: ["turns"], title: "Turns", load: async () => (await import("./views/turns.js")).Turns },
-  { parts: ["turns", null], title: "Turn", load: async () => (await import("./views/turns.js")).Turn },
-  { parts: ["tenants"], title: "Tenants", load: async () => (await import("./views/tenants.js")).Tenants, operators: true },
-  { parts: ["tenants", null, "keys"], title: "Keys", load: async () => (await import("./views/keys.js")).Keys, own: true },
-  { parts: ["tenants", null, "users"], title: "Users", load: async () => (await import("./views/users.js")).Users, own: true },
-  { parts: ["tenants", null, "quotas"], title: "Quotas", load: async () => (await import("./views/quotas.js")).Quotas, own: true },
-  { parts: ["adapters"], title: "Adapters", load: async () => (await import("./views/adapters.js")).Adapters },
-  { parts: ["adapters", null], title: "Adapter", load: async () => (await import("./views/adapters.js")).Adapter },
-  { parts: ["routes"], title: "Routes", load: async () => (await import("./views/routes.js")).Routes, operators: true },
-  { parts: ["routes", null], title: "Route", load: async () => (await import("./views/routes.js")).Trials, operators: true },
-  { parts: ["routing"], title: "Routing", load: async () => (await import("./views/routing.js")).Routing },
-  { parts: ["caches"], title: "Caches", load: async () => (await import("./views/caches.js")).Caches },
-  { parts: ["pools"], title: "Pools", load: async () => (await import("./views/pools.js")).Pools, operators: true },
-  { parts: ["plan"], title: "Plan", load: async () => (await import("./views/plan.js")).Plan, operators: true },
-  { parts: ["prices"], title: "Prices", load: async () => (await import("./views/prices.js")).Prices },
-  { parts: ["settings"], title: "Settings", load: async () => (await import("./views/settings.js")).Settings, operators: true },
-  { parts: ["playground"], title: "Playground", load: async () => (await import("./views/playground.js")).Playground },
-  { parts: ["sessions"], title: "Sessions", load: async () => (await import("./views/sessions.js")).Sessions },
-  { parts: ["audit"], title: "Audit", load: async () => (await import("./views/audit.js")).Audit },
+  { parts: [], title: t("Overview"), load: async () => Overview },
+  { parts: ["live"], title: t("Live"), load: async () => (await import("./views/live.js")).Live },
+  { parts: ["usage"], title: t("Usage"), load: async () => (await import("./views/usage.js")).Usage },
+  { parts: ["turns"], title: t("Turns"), load: async () => (await import("./views/turns.js")).Turns },
+  { parts: ["turns", null], title: t("Turn"), load: async () => (await import("./views/turns.js")).Turn },
+  { parts: ["tenants"], title: t("Tenants"), load: async () => (await import("./views/tenants.js")).Tenants, operators: true },
+  { parts: ["tenants", null, "keys"], title: t("Keys"), load: async () => (await import("./views/keys.js")).Keys, own: true },
+  { parts: ["tenants", null, "users"], title: t("Users"), load: async () => (await import("./views/users.js")).Users, own: true },
+  { parts: ["tenants", null, "quotas"], title: t("Quotas"), load: async () => (await import("./views/quotas.js")).Quotas, own: true },
+  { parts: ["adapters"], title: t("Adapters"), load: async () => (await import("./views/adapters.js")).Adapters },
+  { parts: ["adapters", null], title: t("Adapter"), load: async () => (await import("./views/adapters.js")).Adapter },
+  { parts: ["routes"], title: t("Routes"), load: async () => (await import("./views/routes.js")).Routes, operators: true },
+  { parts: ["routes", null], title: t("Route"), load: async () => (await import("./views/routes.js")).Trials, operators: true },
+  { parts: ["routing"], title: t("Routing"), load: async () => (await import("./views/routing.js")).Routing },
+  { parts: ["caches"], title: t("Caches"), load: async () => (await import("./views/caches.js")).Caches },
+  { parts: ["pools"], title: t("Pools"), load: async () => (await import("./views/pools.js")).Pools, operators: true },
+  { parts: ["plan"], title: t("Plan"), load: async () => (await import("./views/plan.js")).Plan, operators: true },
+  { parts: ["prices"], title: t("Prices"), load: async () => (await import("./views/prices.js")).Prices },
+  { parts: ["settings"], title: t("Settings"), load: async () => (await import("./views/settings.js")).Settings, operators: true },
+  { parts: ["playground"], title: t("Playground"), load: async () => (await import("./views/playground.js")).Playground },
+  { parts: ["sessions"], title: t("Sessions"), load: async () => (await import("./views/sessions.js")).Sessions },
+  { parts: ["audit"], title: t("Audit"), load: async () => (await import("./views/audit.js")).Audit },
 ];
 
 /**

@@ -13,15 +13,15 @@
   const theme = kept("theme");
   if (theme) root.dataset.theme = theme;
 
-  // A page with a catalogue is there in the languages that it names; English is in the page itself.
-  const { catalogue, languages = "en" } = root.dataset;
+  // A page with catalogues is there in the languages that it names; English is in the page itself.
+  const { catalogue = "", languages = "en" } = root.dataset;
   const wanted = [kept("language"), ...navigator.languages].map((tag) => tag.split("-")[0].toLowerCase());
   const language = wanted.find((tag) => languages.split(" ").includes(tag)) ?? "en";
   if (language !== "en") {
     root.lang = language;
     root.dataset.translating = "";
     const { src } = /** @type {HTMLScriptElement} */ (document.currentScript);
-    for (const name of [catalogue, "server"]) {
+    for (const name of [...catalogue.split(" "), "server"]) {
       const table = document.createElement("link");
       table.rel = "modulepreload";
       table.href = new URL(`../languages/${language}/${name}.js`, src).href;

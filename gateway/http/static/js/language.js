@@ -1,8 +1,8 @@
 /**
  * What the page says, in the reader's language, which `early.js` has chosen.
  *
- * Texts stand in the code in English. Each other language has catalogues of them (`languages/de/chat.js`), and one of
- * what the server says.
+ * Texts stand in the code in English. Each other language has catalogues of them (`languages/de/chat.js`), some of
+ * which are of names (`names.js`), and one of what the server says.
  *
  * @typedef {Partial<Record<Intl.LDMLPluralRule, string>> & {other: string}} Forms a text by the number it depends on
  * @typedef {Record<string, string | Forms>} Catalogue
@@ -47,6 +47,13 @@ export function plural(one, other, count, values = {}) {
   const forms = typeof found === "object" ? found : { one, other };
   return filled(forms[rules.select(count)] ?? forms.other, { count, ...values });
 }
+
+/**
+ * A name of the API, such as that of a field, in words: `spend_per_day`.
+ *
+ * @param {string} name
+ */
+export const named = (name) => String(catalogue.get(name) ?? name.replaceAll("_", " "));
 
 const patterns = [...server].filter(([text]) => text.includes("{")).map(([text, own]) => ({ own, pattern: patternOf(text) }));
 
@@ -100,10 +107,11 @@ const filled = (text, values) =>
 async function load() {
   if (!("translating" in root.dataset)) return [new Map(), new Map()];
   try {
-    const names = [root.dataset.catalogue, "server"];
+    const names = [...(root.dataset.catalogue ?? "").split(" "), "server"];
     const loaded = await Promise.all(names.map((name) => import(`../languages/${root.lang}/${name}.js`)));
-    const [texts, said] = loaded.map((module) => new Map(Object.entries(module.default)));
-    return [texts, said];
+    const entries = loaded.map((module) => Object.entries(module.default));
+    const said = entries.pop();
+    return [new Map(entries.flat()), new Map(said)];
   } catch {
     root.lang = "en";
     return [new Map(), new Map()];

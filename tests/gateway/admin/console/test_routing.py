@@ -71,7 +71,7 @@ def test_the_judge_is_shown_to_an_operator(tab: Visit, shop: Shop, redis_url: st
     open_view(tab.page, "#/routing", "Routing")
     expect(tab.page.get_by_text("No model judges.")).to_be_visible()
     expect(cells(tab.page, "Judge", today.strftime("%Y-%m-%d"))).to_have_text(
-        ["7", "4", "3", "budget 2, given_up 1", "$1.23"]
+        ["7", "4", "3", "budget 2, given up 1", "$1.23"]
     )
 
 

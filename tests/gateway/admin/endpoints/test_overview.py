@@ -110,7 +110,7 @@ async def test_a_canary_that_was_taken_out_is_told(administer: Administer, engin
         await eventually(lambda: api.served.gateway.view.route("assistant") is not None)
         (alert,) = (await api.operator.get("/overview")).json()["alerts"]
         assert (alert["kind"], alert["subject"]) == ("canary_out", "assistant")
-        assert alert["sentence"] == "the canary tiny-medium of assistant was taken out: error"
+        assert alert["sentence"] == "the canary tiny-medium of assistant was taken out: failures"
         await api.operator.put("/routes/assistant", json={"targets": targets}, headers={"if-match": "*"})
         while (await api.operator.get("/overview")).json()["alerts"]:
             pass

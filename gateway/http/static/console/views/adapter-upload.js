@@ -1,18 +1,19 @@
 /** Uploads the two files of an adapter, and shows the steps until its name leads there. */
 
 import { useEffect, useState } from "../../vendor/preact/hooks.js";
+import { t } from "../../js/language.js";
 import { html } from "../html.js";
-import { CheckField, Dialog, Failure, TextField, useAction } from "../parts.js";
+import { CheckField, Dialog, Failure, Said, TextField, useAction } from "../parts.js";
 import { useSession } from "../session.js";
 
 const CONFIG = "adapter_config.json";
 const WEIGHTS = "adapter_model.safetensors";
 const PAUSE = 500;
 const STEPS = [
-  ["queued", "Waits for its turn"],
-  ["checking", "Compared with the base model"],
-  ["loading", "An engine answers with it"],
-  ["succeeded", "The name leads to it"],
+  ["queued", t("Waits for its turn")],
+  ["checking", t("Compared with the base model")],
+  ["loading", t("An engine answers with it")],
+  ["succeeded", t("The name leads to it")],
 ];
 
 /** @param {{name?: string, model?: string, onClose: () => void}} props with a name: another version of it */
@@ -21,7 +22,7 @@ export function AdapterUpload({ name, model, onClose }) {
   const [job, setJob] = useState(null);
   const prefix = operator ? "" : `${me.tenant}:`;
   const begin = { name: name ?? prefix, model: model ?? "", description: "", replace: Boolean(name) };
-  return html`<${Dialog} title=${name ? `A new version of ${name}` : "Upload an adapter"} onClose=${onClose}>
+  return html`<${Dialog} title=${name ? t("A new version of {name}", { name }) : t("Upload an adapter")} onClose=${onClose}>
     ${job
       ? html`<${Progress} job=${job} setJob=${setJob} onClose=${onClose} />`
       : html`<${UploadForm} begin=${begin} known=${Boolean(name)} onJob=${setJob} onClose=${onClose} />`}
@@ -53,18 +54,18 @@ function UploadForm({ begin, known, onJob, onClose }) {
   return html`<form onSubmit=${send}>
     ${!known &&
     html`
-      <${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} note="What clients will give as model." />
-      <${TextField} label="Base model" value=${draft.model} onInput=${(/** @type {string} */ model) => set({ model })} note="Needed if there are several." />
-      <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
-      <${CheckField} label="If the name exists, have it lead here" checked=${draft.replace} onInput=${(/** @type {boolean} */ replace) => set({ replace })} />
+      <${TextField} label=${t("Name")} required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} note=${t("What clients will give as model.")} />
+      <${TextField} label=${t("Base model")} value=${draft.model} onInput=${(/** @type {string} */ model) => set({ model })} note=${t("Needed if there are several.")} />
+      <${TextField} label=${t("Description")} value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+      <${CheckField} label=${t("If the name exists, have it lead here")} checked=${draft.replace} onInput=${(/** @type {boolean} */ replace) => set({ replace })} />
     `}
     <${Drop} files=${files} onFiles=${add} />
     <p class="note" role="status">${missing(config, weights)}</p>
     ${failure}
     <div class="actions">
-      <button type="submit" class="primary" disabled=${!config || !weights}>Upload</button>
-      <button type="button" onClick=${onClose}>Cancel</button>
-      <span role="status">${busy && "The files are being sent …"}</span>
+      <button type="submit" class="primary" disabled=${!config || !weights}>${t("Upload")}</button>
+      <button type="button" onClick=${onClose}>${t("Cancel")}</button>
+      <span role="status">${busy && t("The files are being sent …")}</span>
     </div>
   </form>`;
 }
@@ -79,7 +80,7 @@ function Drop({ files, onFiles }) {
   };
   const drag = (/** @type {Event} */ event) => (event.preventDefault(), setOver(true));
   return html`<label class="drop" data-over=${over} onDrop=${drop} onDragOver=${drag} onDragLeave=${() => setOver(false)}>
-    <span>Drop ${CONFIG} and ${WEIGHTS} here, or choose them</span>
+    <span>${t("Drop {config} and {weights} here, or choose them", { config: CONFIG, weights: WEIGHTS })}</span>
     <input type="file" multiple onChange=${(/** @type {any} */ event) => onFiles([...event.target.files])} />
     <span class="note">${files.map(({ name }) => name).join(", ")}</span>
   </label>`;
@@ -87,8 +88,8 @@ function Drop({ files, onFiles }) {
 
 /** @param {File | undefined} config @param {File | undefined} weights */
 function missing(config, weights) {
-  const names = [!config && CONFIG, !weights && WEIGHTS].filter(Boolean);
-  return names.length ? `Missing: ${names.join(" and ")}.` : "Both files are here.";
+  const names = [config ? "" : CONFIG, weights ? "" : WEIGHTS].filter(Boolean);
+  return names.length ? t("Missing: {files}.", { files: names.join(", ") }) : t("Both files are here.");
 }
 
 /** The steps of a job, asked for until it ends. @param {{job: any, setJob: (job: any) => void, onClose: () => void}} props */
@@ -104,15 +105,15 @@ function Progress({ job, setJob, onClose }) {
   }, [job, failure]);
   const at = STEPS.findIndex(([state]) => state === job.state);
   return html`
-    <ol class="steps" aria-label="Steps">
+    <ol class="steps" aria-label=${t("Steps")}>
       ${STEPS.map(
         ([state, words], index) =>
           html`<li key=${state} data-done=${index < at || job.state === "succeeded"} aria-current=${index === at ? "step" : undefined}>${words}</li>`,
       )}
     </ol>
-    ${job.error && html`<div class="failure" role="alert"><p>${job.error.detail}</p><p>Code: <code>${job.error.code}</code></p></div>`}
-    <p role="status">${job.state === "succeeded" && `${job.adapter} is ready.`}</p>
+    ${job.error && html`<div class="failure" role="alert"><p><${Said} text=${job.error.detail} /></p><p>${t("Code")}: <code>${job.error.code}</code></p></div>`}
+    <p role="status">${job.state === "succeeded" && t("{name} is ready.", { name: job.adapter })}</p>
     ${failure && html`<${Failure} failure=${failure} />`}
-    <div class="actions"><button type="button" onClick=${onClose}>Close</button></div>
+    <div class="actions"><button type="button" onClick=${onClose}>${t("Close")}</button></div>
   `;
 }

@@ -1,6 +1,7 @@
 /** Adapters: which there are, where they are loaded, which version a name leads to. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { t } from "../../js/language.js";
 import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { compact, NONE } from "../format.js";
@@ -19,25 +20,25 @@ export function Adapters({ parts, query }) {
   const read = useRead(pageOf("adapters", query));
   /** @type {import("../parts.js").Column<AdapterState>[]} */
   const columns = [
-    { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["adapters", name])}>${name}</a>` },
-    { title: "Description", cell: ({ description }) => description },
-    { title: "Base model", cell: ({ model }) => model },
-    { title: "Version", cell: ({ version }) => html`<code>${version.slice(0, 12)}</code>` },
-    { title: "For", cell: ({ tenants }) => tenants?.join(", ") ?? "everybody" },
-    { title: "State", cell: stateOf },
-    { title: "Loaded on", cell: ({ resident_on }) => resident_on.join(", ") || "no engine" },
-    { title: "Changed", cell: ({ updated_at }) => html`<${Time} at=${updated_at} />` },
+    { title: t("Name"), cell: ({ name }) => html`<a href=${toAddress(["adapters", name])}>${name}</a>` },
+    { title: t("Description"), cell: ({ description }) => description },
+    { title: t("Base model"), cell: ({ model }) => model },
+    { title: t("Version"), cell: ({ version }) => html`<code>${version.slice(0, 12)}</code>` },
+    { title: t("For"), cell: ({ tenants }) => tenants?.join(", ") ?? t("everybody") },
+    { title: t("State"), cell: stateOf },
+    { title: t("Loaded on"), cell: ({ resident_on }) => resident_on.join(", ") || t("no engine") },
+    { title: t("Changed"), cell: ({ updated_at }) => html`<${Time} at=${updated_at} />` },
   ];
-  const upload = html`<button type="button" onClick=${() => setUploading(true)}>Upload an adapter</button>`;
+  const upload = html`<button type="button" onClick=${() => setUploading(true)}>${t("Upload an adapter")}</button>`;
   return html`
-    <${Heading} actions=${writes("adapters") && upload}>Adapters</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Adapters" columns=${columns}
-      empty="There is no adapter yet." />
+    <${Heading} actions=${writes("adapters") && upload}>${t("Adapters")}</${Heading}>
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Adapters")} columns=${columns}
+      empty=${t("There is no adapter yet.")} />
     ${uploading && html`<${AdapterUpload} onClose=${() => (setUploading(false), read.again())} />`}
   `;
 }
 
-const stateOf = (/** @type {{drained: boolean, pinned: boolean}} */ { drained, pinned }) => (drained ? "takes no requests" : pinned ? "pinned" : "active");
+const stateOf = (/** @type {{drained: boolean, pinned: boolean}} */ { drained, pinned }) => (drained ? t("takes no requests") : pinned ? t("pinned") : t("active"));
 
 /** One adapter, and the versions that its name has led to. @param {import("../address.js").Address} props */
 export function Adapter({ parts: [, name] }) {
@@ -55,32 +56,32 @@ export function Adapter({ parts: [, name] }) {
     html`<button type="button" onClick=${() => setOpen({ title, verb, fields, warning })}>${title}</button>`;
   /** @type {import("../parts.js").Column<Version>[]} */
   const columns = [
-    { title: "Version", cell: ({ version }) => html`<code title=${version}>${version.slice(0, 12)}</code>` },
-    { title: "In use until", cell: ({ current, until }) => (current ? "now in use" : html`<${Time} at=${until} />`) },
+    { title: t("Version"), cell: ({ version }) => html`<code title=${version}>${version.slice(0, 12)}</code>` },
+    { title: t("In use until"), cell: ({ current, until }) => (current ? t("now in use") : html`<${Time} at=${until} />`) },
     {
-      title: "Change",
+      title: t("Change"),
       cell: ({ version, current, present }) => {
         if (current || !writes("adapters")) return "";
-        if (!present) return "its files are no longer kept";
-        return button(`Go back to ${version.slice(0, 12)}`, "Go back", { version }, "Running turns keep the version that they began with.");
+        if (!present) return t("its files are no longer kept");
+        return button(t("Go back to {version}", { version: version.slice(0, 12) }), t("Go back"), { version }, t("Running turns keep the version that they began with."));
       },
     },
   ];
   const actions = (/** @type {AdapterState} */ { drained, pinned }) => html`<div class="actions">
-    <button type="button" onClick=${() => setUploading(true)}>Upload a version</button>
+    <button type="button" onClick=${() => setUploading(true)}>${t("Upload a version")}</button>
     ${drained
-      ? button("Take requests again", "Take requests", { drained: false })
-      : button("Drain", "Drain", { drained: true }, "It takes no new requests; running ones finish.")}
-    ${operator && (pinned ? button("Unpin", "Unpin", { pinned: false }) : button("Pin", "Pin", { pinned: true }, "Engines keep it loaded."))}
+      ? button(t("Take requests again"), t("Take requests"), { drained: false })
+      : button(t("Drain"), t("Drain"), { drained: true }, t("It takes no new requests; running ones finish."))}
+    ${operator && (pinned ? button(t("Unpin"), t("Unpin"), { pinned: false }) : button(t("Pin"), t("Pin"), { pinned: true }, t("Engines keep it loaded.")))}
   </div>`;
   return html`
-    <${Heading}>Adapter ${name}</${Heading}>
+    <${Heading}>${t("Adapter {name}", { name })}</${Heading}>
     <${Loaded} of=${adapter}>
       ${(/** @type {import("../admin-api.d.ts").AdapterDetails} */ data) => html`<${Facts} ...${data} />${writes("adapters") && actions(data)}`}
     </${Loaded}>
-    <h2>Versions</h2>
+    <h2>${t("Versions")}</h2>
     <${Loaded} of=${versions}>
-      ${(/** @type {import("../admin-api.d.ts").AdapterVersions} */ { data }) => html`<${Table} caption="Versions" columns=${columns} rows=${data} by=${(/** @type {Version} */ { version }) => version} empty="No versions are kept." />`}
+      ${(/** @type {import("../admin-api.d.ts").AdapterVersions} */ { data }) => html`<${Table} caption=${t("Versions")} columns=${columns} rows=${data} by=${(/** @type {Version} */ { version }) => version} empty=${t("No versions are kept.")} />`}
     </${Loaded}>
     ${open && html`<${AdapterChange} path=${path} name=${name} ...${open} onClose=${close} onDone=${done} />`}
     ${uploading && html`<${AdapterUpload} name=${name} model=${adapter.data?.model} onClose=${() => (setUploading(false), again())} />`}
@@ -91,16 +92,16 @@ export function Adapter({ parts: [, name] }) {
 function Facts({ model, version, tenants, description, updated_at, resident_on, content, ...state }) {
   return html`<${Pairs}
     pairs=${[
-      ["Description", description || NONE],
-      ["Base model", model],
-      ["Version", html`<code>${version}</code>`],
-      ["For", tenants?.join(", ") ?? "everybody"],
-      ["State", stateOf(state)],
-      ["Loaded on", resident_on.join(", ") || "no engine"],
-      ["Changed", html`<${Time} at=${updated_at} />`],
-      ["Size", `${compact(content.size)} bytes`],
-      ["Rank", content.max_rank],
-      ["Modules", content.modules.join(", ")],
+      [t("Description"), description || NONE],
+      [t("Base model"), model],
+      [t("Version"), html`<code>${version}</code>`],
+      [t("For"), tenants?.join(", ") ?? t("everybody")],
+      [t("State"), stateOf(state)],
+      [t("Loaded on"), resident_on.join(", ") || t("no engine")],
+      [t("Changed"), html`<${Time} at=${updated_at} />`],
+      [t("Size"), t("{count} bytes", { count: compact(content.size) })],
+      [t("Rank"), content.max_rank],
+      [t("Modules"), content.modules.join(", ")],
     ]}
   />`;
 }
@@ -113,7 +114,7 @@ function Facts({ model, version, tenants, description, updated_at, resident_on, 
  */
 function AdapterChange({ path, name, title, verb, fields, warning, onClose, onDone }) {
   return html`<${Change}
-    title=${`${title}: ${name}`}
+    title=${t("{action}: {name}", { action: title, name })}
     verb=${verb}
     warning=${warning}
     method="PATCH"

@@ -1,20 +1,21 @@
 /** Who changed what: every change with its values before and after, and whether the log is whole. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { named, plural, t, translated } from "../../js/language.js";
 import { pageOf } from "../address.js";
-import { count, shown, words } from "../format.js";
+import { shown } from "../format.js";
 import { html } from "../html.js";
 import { Filters, Heading, List, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @type {import("../parts.js").Column<import("../admin-api.d.ts").AuditEntry>[]} */
 const COLUMNS = [
-  { title: "Entry", cell: ({ sequence }) => sequence },
-  { title: "Time", cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
-  { title: "Who", cell: ({ actor }) => html`<bdi>${actor}</bdi>` },
-  { title: "What", cell: ({ action }) => action },
-  { title: "Of", cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
-  { title: "Before and after", cell: ({ changes }) => html`<${Changes} changes=${changes} />` },
+  { title: t("Entry"), cell: ({ sequence }) => sequence },
+  { title: t("Time"), cell: ({ at }) => html`<${Time} at=${at / 1000} />` },
+  { title: t("Who"), cell: ({ actor }) => html`<bdi>${actor}</bdi>` },
+  { title: t("What"), cell: ({ action }) => html`<code>${action}</code>` },
+  { title: t("Of"), cell: ({ subject }) => html`<bdi>${subject}</bdi>` },
+  { title: t("Before and after"), cell: ({ changes }) => html`<${Changes} changes=${changes} />` },
 ];
 
 /** @param {import("../address.js").Address} props */
@@ -24,10 +25,10 @@ export function Audit({ parts, query }) {
   const path = tenant ? `tenants/${encodeURIComponent(tenant)}/audit` : "audit";
   const read = useRead(pageOf(path, query));
   return html`
-    <${Heading}>Audit</${Heading}>
-    ${operator && html`<${Verification} /><${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
-    <${List} of=${read} parts=${parts} query=${query} caption="Changes" columns=${COLUMNS}
-      empty="Nothing was changed yet." emptyPage="None here; see the next page." />
+    <${Heading}>${t("Audit")}</${Heading}>
+    ${operator && html`<${Verification} /><${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: t("Only tenant") }]} />`}
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Changes")} columns=${COLUMNS}
+      empty=${t("Nothing was changed yet.")} emptyPage=${t("None here; see the next page.")} />
   `;
 }
 
@@ -38,8 +39,8 @@ function Verification() {
   const [found, setFound] = useState(null);
   const verify = () => act(async () => setFound((await api.read("audit/verification")).data));
   return html`<div class="actions">
-      <button type="button" onClick=${verify}>Verify the log</button>
-      <button type="button" onClick=${() => act(() => api.download("audit/export", "audit.jsonl"))}>Export</button>
+      <button type="button" onClick=${verify}>${t("Verify the log")}</button>
+      <button type="button" onClick=${() => act(() => api.download("audit/export", "audit.jsonl"))}>${t("Export")}</button>
       <span role="status" data-intact=${found?.intact}>${found && outcome(found)}</span>
     </div>
     ${failure}`;
@@ -47,8 +48,8 @@ function Verification() {
 
 /** @param {import("../admin-api.d.ts").AuditVerification} found */
 function outcome({ intact, entries, problem }) {
-  if (intact) return `The log is intact: ${count(entries)} entries were checked.`;
-  return `The log is broken at ${problem}.`;
+  if (intact) return plural("The log is intact: one entry was checked.", "The log is intact: {count} entries were checked.", entries);
+  return t("The log is broken at {problem}.", { problem: translated(problem ?? "") ?? problem ?? "" });
 }
 
 /** @param {{changes: Record<string, any>}} props field to [before, after], or to what was asked for */
@@ -56,12 +57,13 @@ function Changes({ changes }) {
   const rows = Object.entries(changes);
   if (!rows.length) return "";
   return html`<ul class="changes">
-    ${rows.map(([name, value]) => html`<li>${words(name)}: ${change(name, value)}</li>`)}
+    ${rows.map(([name, value]) => html`<li>${named(name)}: ${change(name, value)}</li>`)}
   </ul>`;
 }
 
 /** @param {string} name @param {any} value */
 function change(name, value) {
+  if (value === "changed") return t("changed"); // what it was and is, is secret
   if (!Array.isArray(value) || value.length !== 2) return shown(name, value);
   return `${shown(name, value[0])} → ${shown(name, value[1])}`;
 }

@@ -1,10 +1,11 @@
 /** Caches: what they find and save, why they are passed by, how much of it is wrong, and which answers are stored. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { named, plural, t } from "../../js/language.js";
 import { given, toAddress, withQuery } from "../address.js";
 import { Change } from "../change.js";
 import { StackedBars } from "../chart.js";
-import { compact, count, hourTime, money, NONE, share, words } from "../format.js";
+import { compact, count, hourTime, money, NONE, share } from "../format.js";
 import { html } from "../html.js";
 import { changeColumn, Filters, Heading, Loaded, Periods, RowButton, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession } from "../session.js";
@@ -14,20 +15,20 @@ import { useRead, useSession } from "../session.js";
 const SHOWN = 200;
 /** What came of requests that were looked up. @type {[string, (counters: Record<string, number>) => number][]} */
 const OUTCOMES = [
-  ["Found", ({ exact_hit = 0, exact_join = 0 }) => exact_hit + exact_join],
-  ["Found for a similar question", ({ semantic_hit = 0 }) => semantic_hit],
+  [t("Found"), ({ exact_hit = 0, exact_join = 0 }) => exact_hit + exact_join],
+  [t("Found for a similar question"), ({ semantic_hit = 0 }) => semantic_hit],
   // The end of an hour may part a miss from the similar question that it led to.
-  ["Computed", ({ exact_miss = 0, semantic_hit = 0 }) => Math.max(0, exact_miss - semantic_hit)],
+  [t("Computed"), ({ exact_miss = 0, semantic_hit = 0 }) => Math.max(0, exact_miss - semantic_hit)],
 ];
 /** Counters that go by reasons: `exact_bypass.random`. @type {Record<string, string>} */
 const KINDS = {
-  exact_bypass: "Not looked up",
-  exact_miss: "Found, but would not do",
-  exact_reject: "Answers not stored",
-  semantic_bypass: "No similar question looked for",
-  semantic_reject: "Similar question that differs",
-  semantic_explore: "Stored answer checked",
-  semantic_check: "Fresh answer compared",
+  exact_bypass: t("Not looked up"),
+  exact_miss: t("Found, but would not do"),
+  exact_reject: t("Answers not stored"),
+  semantic_bypass: t("No similar question looked for"),
+  semantic_reject: t("Similar question that differs"),
+  semantic_explore: t("Stored answer checked"),
+  semantic_check: t("Fresh answer compared"),
 };
 
 /** @param {import("../address.js").Address} props */
@@ -37,16 +38,16 @@ export function Caches({ parts, query }) {
   const path = tenant ? `tenants/${encodeURIComponent(tenant)}/cache` : "cache";
   const read = useRead(withQuery(`${path}/hours`, given(query, ["hours"])));
   return html`
-    <${Heading}>Caches</${Heading}>
+    <${Heading}>${t("Caches")}</${Heading}>
     <${Periods} parts=${parts} query=${query} />
-    ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: "Only tenant" }]} />`}
+    ${operator && html`<${Filters} parts=${parts} query=${query} fields=${[{ name: "tenant", label: t("Only tenant") }]} />`}
     <${Loaded} of=${read}>
       ${(/** @type {import("../admin-api.d.ts").CacheHours} */ { data, total, semantic }) => html`
         <${Figures} ...${total} />
         ${semantic && html`<${Similar} ...${semantic} />`}
         <${Hours} hours=${data} />
-        <h2>Reasons</h2>
-        <${Table} caption="Reasons" columns=${REASONS} rows=${reasonsOf(total.counters)} empty="Nothing was counted." />
+        <h2>${t("Reasons")}</h2>
+        <${Table} caption=${t("Reasons")} columns=${REASONS} rows=${reasonsOf(total.counters)} empty=${t("Nothing was counted.")} />
       `}
     </${Loaded}>
     ${tenant ? html`<${Answers} key=${tenant} tenant=${tenant} />` : html`<${Tenants} parts=${parts} query=${query} />`}
@@ -56,12 +57,12 @@ export function Caches({ parts, query }) {
 /** @param {import("../admin-api.d.ts").CacheSums} props */
 function Figures({ exact_hit_rate, semantic_hit_rate, prefix_hit_rate, counters }) {
   const figures = [
-    ["Same request found", share(exact_hit_rate)],
-    ["Similar question found", share(semantic_hit_rate)],
-    ["Prompts found in prefix caches", share(prefix_hit_rate)],
-    ["Saved", money(counters.microdollars_saved ?? 0)],
-    ["Tokens not written", compact(counters.tokens_saved ?? 0)],
-    ["Tokens not read", compact(counters.prompt_tokens_saved ?? 0)],
+    [t("Same request found"), share(exact_hit_rate)],
+    [t("Similar question found"), share(semantic_hit_rate)],
+    [t("Prompts found in prefix caches"), share(prefix_hit_rate)],
+    [t("Saved"), money(counters.microdollars_saved ?? 0)],
+    [t("Tokens not written"), compact(counters.tokens_saved ?? 0)],
+    [t("Tokens not read"), compact(counters.prompt_tokens_saved ?? 0)],
   ];
   return html`<dl class="figures">
     ${figures.map(([title, figure]) => html`<div><dt>${title}</dt><dd><strong>${figure}</strong></dd></div>`)}
@@ -70,49 +71,49 @@ function Figures({ exact_hit_rate, semantic_hit_rate, prefix_hit_rate, counters 
 
 /** @type {Record<import("../admin-api.d.ts").PromiseStanding, (band: import("../admin-api.d.ts").BandReport) => string>} */
 const STANDINGS = {
-  kept: () => "given",
-  unproven: ({ lacking }) => `not given until ${count(lacking)} more in a row are right`,
-  broken: () => "not given: too many are wrong",
+  kept: () => t("given"),
+  unproven: ({ lacking }) => plural("not given until one more is right", "not given until {count} more in a row are right", lacking ?? 0),
+  broken: () => t("not given: too many are wrong"),
 };
 /** @type {import("../parts.js").Column<import("../admin-api.d.ts").BandReport>[]} */
 const BANDS = [
-  { title: "Sure from", cell: ({ bound }) => share(bound) },
-  { title: "Compared", number: true, cell: ({ compared }) => count(compared) },
-  { title: "Wrong", number: true, cell: ({ wrong }) => count(wrong) },
-  { title: "Share wrong", number: true, cell: ({ compared, share: wrong }) => (compared ? share(wrong) : NONE) },
-  { title: "Interval", number: true, cell: ({ compared, low, high }) => (compared ? `${share(low)} to ${share(high)}` : NONE) },
-  { title: "State", cell: (band) => STANDINGS[band.standing](band) },
+  { title: t("Sure from"), cell: ({ bound }) => share(bound) },
+  { title: t("Compared"), number: true, cell: ({ compared }) => count(compared) },
+  { title: t("Wrong"), number: true, cell: ({ wrong }) => count(wrong) },
+  { title: t("Share wrong"), number: true, cell: ({ compared, share: wrong }) => (compared ? share(wrong) : NONE) },
+  { title: t("Interval"), number: true, cell: ({ compared, low, high }) => (compared ? t("{low} to {high}", { low: share(low), high: share(high) }) : NONE) },
+  { title: t("State"), cell: (band) => STANDINGS[band.standing](band) },
 ];
 
 /** How many answers to similar questions are wrong, beside how many may be. @param {import("../admin-api.d.ts").SimilarAnswersState} props */
 function Similar({ promise, bands }) {
-  return html`<h2>Answers to similar questions</h2>
-    <p>At most ${share(promise)} may be wrong. By how sure the model is of them, and how many that were compared with fresh ones were wrong:</p>
-    <${Table} caption="Answers to similar questions" columns=${BANDS} rows=${bands} empty="Nothing was compared." />`;
+  return html`<h2>${t("Answers to similar questions")}</h2>
+    <p>${t("At most {share} may be wrong. By how sure the model is of them, and how many that were compared with fresh ones were wrong:", { share: share(promise) })}</p>
+    <${Table} caption=${t("Answers to similar questions")} columns=${BANDS} rows=${bands} empty=${t("Nothing was compared.")} />`;
 }
 
 /** @param {{hours: import("../admin-api.d.ts").CacheHour[]}} props */
 function Hours({ hours }) {
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").CacheHour>[]} */
   const columns = [
-    { title: "Time (UTC)", cell: ({ hour }) => hourTime(hour) },
+    { title: t("Time (UTC)"), cell: ({ hour }) => hourTime(hour) },
     ...OUTCOMES.map(([title, of]) => ({ title, number: true, cell: (/** @type {import("../admin-api.d.ts").CacheHour} */ { counters }) => count(of(counters)) })),
-    { title: "Prefix caches", number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
-    { title: "Tokens saved", number: true, cell: ({ counters }) => count(counters.tokens_saved ?? 0) },
-    { title: "Saved", number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
+    { title: t("Prefix caches"), number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
+    { title: t("Tokens saved"), number: true, cell: ({ counters }) => count(counters.tokens_saved ?? 0) },
+    { title: t("Saved"), number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
   ];
   const rows = hours.flatMap(({ hour, counters }) =>
     OUTCOMES.map(([part, of]) => ({ name: hourTime(hour), part, value: of(counters) })),
   );
-  return html`<${StackedBars} label="Requests that were looked up" rows=${rows} format=${count} />
-    <${Table} caption="Over time" columns=${columns} rows=${hours} empty="Nothing was counted in this period." />`;
+  return html`<${StackedBars} label=${t("Requests that were looked up")} rows=${rows} format=${count} />
+    <${Table} caption=${t("Over time")} columns=${columns} rows=${hours} empty=${t("Nothing was counted in this period.")} />`;
 }
 
 /** @type {import("../parts.js").Column<{kind: string, reason: string, times: number}>[]} */
 const REASONS = [
-  { title: "What", cell: ({ kind }) => KINDS[kind] ?? words(kind) },
-  { title: "Reason", cell: ({ reason }) => words(reason) },
-  { title: "Times", number: true, cell: ({ times }) => count(times) },
+  { title: t("What"), cell: ({ kind }) => KINDS[kind] ?? named(kind) },
+  { title: t("Reason"), cell: ({ reason }) => named(reason) },
+  { title: t("Times"), number: true, cell: ({ times }) => count(times) },
 ];
 
 /** @param {Record<string, number>} counters */
@@ -128,15 +129,15 @@ function Tenants({ parts, query }) {
   const read = useRead(withQuery("cache", given(query, ["hours"])));
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").CacheCounters>[]} */
   const columns = [
-    { title: "Tenant", cell: ({ tenant }) => html`<a href=${toAddress(parts, { ...query, tenant })}>${tenant}</a>` },
-    { title: "Same request found", number: true, cell: ({ exact_hit_rate }) => share(exact_hit_rate) },
-    { title: "Similar question found", number: true, cell: ({ semantic_hit_rate }) => share(semantic_hit_rate) },
-    { title: "Prefix caches", number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
-    { title: "Saved", number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
+    { title: t("Tenant"), cell: ({ tenant }) => html`<a href=${toAddress(parts, { ...query, tenant })}>${tenant}</a>` },
+    { title: t("Same request found"), number: true, cell: ({ exact_hit_rate }) => share(exact_hit_rate) },
+    { title: t("Similar question found"), number: true, cell: ({ semantic_hit_rate }) => share(semantic_hit_rate) },
+    { title: t("Prefix caches"), number: true, cell: ({ prefix_hit_rate }) => share(prefix_hit_rate) },
+    { title: t("Saved"), number: true, cell: ({ counters }) => money(counters.microdollars_saved ?? 0) },
   ];
-  return html`<h2>Tenants</h2>
+  return html`<h2>${t("Tenants")}</h2>
     <${Loaded} of=${read}>
-      ${(/** @type {import("../admin-api.d.ts").CacheStatistics} */ { data }) => html`<${Table} caption="Tenants" columns=${columns} rows=${data} empty="Nothing was counted." />`}
+      ${(/** @type {import("../admin-api.d.ts").CacheStatistics} */ { data }) => html`<${Table} caption=${t("Tenants")} columns=${columns} rows=${data} empty=${t("Nothing was counted.")} />`}
     </${Loaded}>`;
 }
 
@@ -153,30 +154,31 @@ function Answers({ tenant }) {
     html`<${RowButton} title=${title} of=${answer.digest.slice(0, 12)} onClick=${() => setOpen({ dialog, answer })} />`;
   /** @type {import("../parts.js").Column<Stored>[]} */
   const columns = [
-    { title: "Answer", cell: ({ digest }) => html`<code title=${digest}>${digest.slice(0, 12)}</code>` },
-    { title: "Model", cell: ({ model }) => model },
-    { title: "Shared by", cell: ({ scope }) => (scope === "user" ? "one user" : "the tenant") },
-    { title: "Tags", cell: ({ tags }) => tags.join(", ") },
-    { title: "Tokens", number: true, cell: ({ output_tokens }) => count(output_tokens) },
-    { title: "Stored", cell: ({ created }) => html`<${Time} at=${created} />` },
-    { title: "Expires", cell: ({ expires }) => html`<${Time} at=${expires} />` },
-    { title: "State", cell: ({ valid, semantic }) => (valid ? (semantic ?? "") : "invalidated") },
+    { title: t("Answer"), cell: ({ digest }) => html`<code title=${digest}>${digest.slice(0, 12)}</code>` },
+    { title: t("Model"), cell: ({ model }) => model },
+    { title: t("Shared by"), cell: ({ scope }) => (scope === "user" ? t("one user") : t("the tenant")) },
+    { title: t("Tags"), cell: ({ tags }) => tags.join(", ") },
+    { title: t("Tokens"), number: true, cell: ({ output_tokens }) => count(output_tokens) },
+    { title: t("Stored"), cell: ({ created }) => html`<${Time} at=${created} />` },
+    { title: t("Expires"), cell: ({ expires }) => html`<${Time} at=${expires} />` },
+    { title: t("State"), cell: ({ valid, semantic }) => (valid ? named(semantic ?? "") : t("invalidated")) },
     changeColumn(
       writes("cache"),
       (answer) => html`<span class="buttons">
-        ${button(Deletion, "Delete", answer)}
-        ${answer.semantic && answer.semantic !== "revoked" && button(Revocation, "Revoke", answer)}
+        ${button(Deletion, t("Delete"), answer)}
+        ${answer.semantic && answer.semantic !== "revoked" && button(Revocation, t("Revoke"), answer)}
       </span>`,
     ),
   ];
   return html`
-    <h2>Stored answers of ${tenant}</h2>
+    <h2>${t("Stored answers of {tenant}", { tenant })}</h2>
     ${writes("cache") &&
-    html`<div class="actions"><button type="button" onClick=${() => setOpen({ dialog: Invalidation })}>Invalidate</button></div>`}
+    html`<div class="actions"><button type="button" onClick=${() => setOpen({ dialog: Invalidation })}>${t("Invalidate")}</button></div>`}
     <${Loaded} of=${read}>
       ${(/** @type {import("../admin-api.d.ts").Holding} */ { entries, bytes, data }) => html`
-        <p class="note">${count(entries)} answers, ${compact(bytes)} bytes${entries > SHOWN && `; the newest ${SHOWN}`}.</p>
-        <${Table} caption="Stored answers" columns=${columns} rows=${data} by=${(/** @type {Stored} */ { digest }) => digest} empty="No answer is stored." />
+        <p class="note">${plural("One answer, {bytes} bytes.", "{count} answers, {bytes} bytes.", entries, { bytes: compact(bytes) })}
+          ${entries > SHOWN && ` ${t("The newest {count} are shown.", { count: SHOWN })}`}</p>
+        <${Table} caption=${t("Stored answers")} columns=${columns} rows=${data} by=${(/** @type {Stored} */ { digest }) => digest} empty=${t("No answer is stored.")} />
       `}
     </${Loaded}>
     ${open && html`<${open.dialog} path=${path} tenant=${tenant} answer=${open.answer} onClose=${close} onDone=${done} />`}
@@ -186,11 +188,11 @@ function Answers({ tenant }) {
 /** @param {{path: string, tenant: string, onClose: () => void, onDone: () => void}} props */
 function Invalidation({ path, tenant, onClose, onDone }) {
   const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) =>
-    html`<${TextField} label="Tag" value=${draft.tag} onInput=${(/** @type {string} */ tag) => set({ tag })} note="Empty: all answers." />`;
+    html`<${TextField} label=${t("Tag")} value=${draft.tag} onInput=${(/** @type {string} */ tag) => set({ tag })} note=${t("Empty: all answers.")} />`;
   return html`<${Change}
-    title="Invalidate answers"
-    verb="Invalidate"
-    warning="They are computed again when they are asked for, on every gateway."
+    title=${t("Invalidate answers")}
+    verb=${t("Invalidate")}
+    warning=${t("They are computed again when they are asked for, on every gateway.")}
     method="POST"
     path=${`${path}/invalidate`}
     record=${null}
@@ -206,9 +208,9 @@ function Invalidation({ path, tenant, onClose, onDone }) {
 /** @param {{path: string, answer: Stored, onClose: () => void, onDone: () => void}} props */
 function Deletion({ path, answer: { digest }, onClose, onDone }) {
   return html`<${Change}
-    title="Delete a stored answer"
-    verb="Delete"
-    warning="It is computed again when it is asked for, on every gateway."
+    title=${t("Delete a stored answer")}
+    verb=${t("Delete")}
+    warning=${t("It is computed again when it is asked for, on every gateway.")}
     method="DELETE"
     path=${`${path}/answers/${digest}`}
     record=${null}
@@ -220,9 +222,9 @@ function Deletion({ path, answer: { digest }, onClose, onDone }) {
 /** @param {{path: string, answer: Stored, onClose: () => void, onDone: () => void}} props */
 function Revocation({ path, answer: { digest }, onClose, onDone }) {
   return html`<${Change}
-    title="Revoke an answer"
-    verb="Revoke"
-    warning="It is never given to another question again. Its own question keeps it."
+    title=${t("Revoke an answer")}
+    verb=${t("Revoke")}
+    warning=${t("It is never given to another question again. Its own question keeps it.")}
     method="POST"
     path=${`${path}/revoke`}
     record=${null}

@@ -2,6 +2,7 @@
 
 import { useState } from "../../vendor/preact/hooks.js";
 import { remembered, storageOf } from "../../js/storage.js";
+import { t } from "../../js/language.js";
 import { pageOf } from "../address.js";
 import { keptKey } from "../api.js";
 import { Change } from "../change.js";
@@ -25,13 +26,13 @@ import { TenantNav } from "./tenants.js";
 
 const DAY = 86_400;
 const SCOPES = {
-  chat: "chat",
-  models: "list models",
-  adapters: "use adapters",
-  "admin:read": "see this console",
-  "admin:write": "change things in this console",
+  chat: t("chat"),
+  models: t("list models"),
+  adapters: t("use adapters"),
+  "admin:read": t("see this console"),
+  "admin:write": t("change things in this console"),
 };
-const OVERLAPS = [0, 3600, DAY, 7 * DAY].map((time) => [String(time), time ? `works for ${duration(time)} more` : "ends at once"]);
+const OVERLAPS = [0, 3600, DAY, 7 * DAY].map((time) => [String(time), time ? t("works for {time} more", { time: duration(time) }) : t("ends at once")]);
 
 /** @typedef {import("../admin-api.d.ts").KeyState} Key */
 
@@ -50,26 +51,26 @@ export function Keys({ parts, query }) {
     html`<${RowButton} title=${title} of=${nameOf(key)} onClick=${() => setOpen({ dialog, key })} />`;
   /** @type {import("../parts.js").Column<Key>[]} */
   const columns = [
-    { title: "Key", cell: nameOf },
-    { title: "Id", cell: ({ id }) => html`<code>${id}</code>` },
-    { title: "User", cell: ({ user }) => user ?? "" },
-    { title: "May", cell: ({ scopes, operator }) => `${scopes.join(", ")}${operator ? " (operator)" : ""}` },
-    { title: "Last used", cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : "never") },
-    { title: "Expires", cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : "never") },
+    { title: t("Key"), cell: nameOf },
+    { title: t("Id"), cell: ({ id }) => html`<code>${id}</code>` },
+    { title: t("User"), cell: ({ user }) => user ?? "" },
+    { title: t("May"), cell: ({ scopes, operator }) => operator ? t("{scopes} (operator)", { scopes: scopes.join(", ") }) : scopes.join(", ") },
+    { title: t("Last used"), cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : t("never")) },
+    { title: t("Expires"), cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : t("never")) },
     STATE,
     changeColumn(writes("keys"), (key) => {
-      if (key.operator && !operator) return "for operators only";
+      if (key.operator && !operator) return t("for operators only");
       return html`<span class="buttons">
-        ${button(KeyChange, key, "Change")} ${button(Rotation, key, "Rotate")} ${button(Revocation, key, "Revoke")}
+        ${button(KeyChange, key, t("Change"))} ${button(Rotation, key, t("Rotate"))} ${button(Revocation, key, t("Revoke"))}
       </span>`;
     }),
   ];
-  const make = html`<button type="button" onClick=${() => setOpen({ dialog: KeyChange, key: null })}>Make a key</button>`;
+  const make = html`<button type="button" onClick=${() => setOpen({ dialog: KeyChange, key: null })}>${t("Make a key")}</button>`;
   return html`
-    <${Heading} actions=${writes("keys") && make}>Keys of ${tenant}</${Heading}>
+    <${Heading} actions=${writes("keys") && make}>${t("Keys of {tenant}", { tenant })}</${Heading}>
     <${TenantNav} tenant=${tenant} current="keys" />
-    <${List} of=${read} parts=${parts} query=${query} caption="Keys" columns=${columns} by=${(/** @type {Key} */ { id }) => id}
-      empty="There is no key yet." />
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Keys")} columns=${columns} by=${(/** @type {Key} */ { id }) => id}
+      empty=${t("There is no key yet.")} />
     ${open && html`<${open.dialog} path=${path} apiKey=${open.key} onClose=${close} onDone=${done} />`}
     ${made && html`<${MadeKey} text=${made.key} chats=${made.record.scopes.includes("chat")} onClose=${() => setMade(null)} />`}
   `;
@@ -82,14 +83,14 @@ const nameOf = ({ description, id }) => description || id;
 function MadeKey({ text, chats, onClose }) {
   const [copied, setCopied] = useState(false);
   const copy = () => navigator.clipboard.writeText(text).then(() => setCopied(true), () => {});
-  return html`<${Dialog} title="The new key" onClose=${onClose}>
-    <p>It is shown this once: copy it now. The server keeps only a digest of it.</p>
+  return html`<${Dialog} title=${t("The new key")} onClose=${onClose}>
+    <p>${t("It is shown this once: copy it now. The server keeps only a digest of it.")}</p>
     <pre class="made" tabindex="0">${text}</pre>
     <div class="actions">
-      ${navigator.clipboard && html`<button type="button" class="primary" onClick=${copy}>Copy</button>`}
-      ${chats && html`<button type="button" onClick=${() => chatWith(text)}>Chat with it</button>`}
-      <button type="button" onClick=${onClose}>I have it</button>
-      <span role="status">${copied && "Copied."}</span>
+      ${navigator.clipboard && html`<button type="button" class="primary" onClick=${copy}>${t("Copy")}</button>`}
+      ${chats && html`<button type="button" onClick=${() => chatWith(text)}>${t("Chat with it")}</button>`}
+      <button type="button" onClick=${onClose}>${t("I have it")}</button>
+      <span role="status">${copied && t("Copied.")}</span>
     </div>
   </${Dialog}>`;
 }
@@ -113,18 +114,18 @@ function chatWith(text) {
 /** @param {{path: string, apiKey: Key | null, onClose: () => void, onDone: (answer: any) => void}} props without `apiKey`: a new one */
 function KeyChange({ path, apiKey, onClose, onDone }) {
   const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
-    <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
-    ${!apiKey && html`<${TextField} label="User" value=${draft.user} onInput=${(/** @type {string} */ user) => set({ user })} note="The id of the user whose key it is; empty: nobody's." />`}
+    <${TextField} label=${t("Description")} value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+    ${!apiKey && html`<${TextField} label=${t("User")} value=${draft.user} onInput=${(/** @type {string} */ user) => set({ user })} note=${t("The id of the user whose key it is; empty: nobody's.")} />`}
     <fieldset>
-      <legend>What it may do</legend>
+      <legend>${t("What it may do")}</legend>
       ${Object.entries(SCOPES).map(
         ([scope, words]) =>
           html`<${CheckField} key=${scope} label=${words} checked=${draft.scopes.includes(scope)}
             onInput=${(/** @type {boolean} */ checked) => set({ scopes: Object.keys(SCOPES).filter((each) => (each === scope ? checked : draft.scopes.includes(each))) })} />`,
       )}
     </fieldset>
-    ${apiKey && html`<${CheckField} label="Refuse it" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
-    <details><summary>Limits of its own</summary><${QuotaFields} draft=${draft} set=${set} /></details>
+    ${apiKey && html`<${CheckField} label=${t("Refuse it")} checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
+    <details><summary>${t("Limits of its own")}</summary><${QuotaFields} draft=${draft} set=${set} /></details>
   `;
   const draft = (/** @type {any} */ { description = "", scopes = ["chat", "models", "adapters"], disabled = false, quota = null }) => ({
     description,
@@ -138,8 +139,8 @@ function KeyChange({ path, apiKey, onClose, onDone }) {
     return { description, scopes, ...own, quota: quotaOf(draft) };
   };
   return html`<${Change}
-    title=${apiKey ? `Change ${nameOf(apiKey)}` : "Make a key"}
-    verb=${apiKey ? "Change" : "Make"}
+    title=${apiKey ? t("Change {name}", { name: nameOf(apiKey) }) : t("Make a key")}
+    verb=${apiKey ? t("Change") : t("Make")}
     method=${apiKey ? "PATCH" : "POST"}
     path=${apiKey ? `${path}/${apiKey.id}` : path}
     record=${apiKey ? undefined : null}
@@ -154,11 +155,11 @@ function KeyChange({ path, apiKey, onClose, onDone }) {
 /** @param {{path: string, apiKey: Key, onClose: () => void, onDone: (answer: any) => void}} props */
 function Rotation({ path, apiKey, onClose, onDone }) {
   const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) =>
-    html`<${SelectField} label="The old key" value=${draft.overlap} options=${OVERLAPS} onInput=${(/** @type {string} */ overlap) => set({ overlap })} />`;
+    html`<${SelectField} label=${t("The old key")} value=${draft.overlap} options=${OVERLAPS} onInput=${(/** @type {string} */ overlap) => set({ overlap })} />`;
   return html`<${Change}
-    title=${`Rotate ${nameOf(apiKey)}`}
-    warning="A new key with the same rights takes its place; limits count both together."
-    verb="Rotate"
+    title=${t("Rotate {name}", { name: nameOf(apiKey) })}
+    warning=${t("A new key with the same rights takes its place; limits count both together.")}
+    verb=${t("Rotate")}
     method="POST"
     path=${`${path}/${apiKey.id}/rotate`}
     record=${null}
@@ -175,9 +176,9 @@ function Revocation({ path, apiKey, onClose, onDone }) {
   // Of a key that is in use the name has to be typed.
   const confirm = (/** @type {Key} */ { last_used_at }) => (last_used_at && Date.now() / 1000 - last_used_at < DAY ? nameOf(apiKey) : null);
   return html`<${Change}
-    title=${`Revoke ${nameOf(apiKey)}`}
-    warning="Gateways refuse it within a second, for good."
-    verb="Revoke"
+    title=${t("Revoke {name}", { name: nameOf(apiKey) })}
+    warning=${t("Gateways refuse it within a second, for good.")}
+    verb=${t("Revoke")}
     method="DELETE"
     path=${`${path}/${apiKey.id}`}
     confirm=${confirm}

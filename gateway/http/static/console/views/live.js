@@ -1,6 +1,8 @@
 /** Turns, engines and tenants now: one stream, which is closed while nobody looks. */
 
 import { useEffect, useState } from "../../vendor/preact/hooks.js";
+import { named, t } from "../../js/language.js";
+import { ApiFailure } from "../api.js";
 import { Sparkline } from "../chart.js";
 import { readEvents } from "../events.js";
 import { count, seconds, share } from "../format.js";
@@ -19,47 +21,47 @@ export function Live() {
   const { snapshots, failure } = useSnapshots();
   const now = snapshots.at(-1);
   return html`
-    <${Heading}>Live</${Heading}>
+    <${Heading}>${t("Live")}</${Heading}>
     ${failure && html`<${Failure} failure=${failure} />`}
-    ${!now && !failure && html`<p role="status">Waiting for the first second …</p>`}
+    ${!now && !failure && html`<p role="status">${t("Waiting for the first second …")}</p>`}
     ${now &&
     html`
       <dl class="figures">
-        <${Figure} title="Running turns" of=${(/** @type {Snapshot} */ { turns }) => turns} snapshots=${snapshots} />
-        <${Figure} title="Turns of the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.turns} snapshots=${snapshots} />
-        <${Figure} title="Tokens written in the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.output_tokens} snapshots=${snapshots} />
-        <${Figure} title="Failed in the last minute" of=${(/** @type {Snapshot} */ { minute }) => minute.failed} snapshots=${snapshots} />
+        <${Figure} title=${t("Running turns")} of=${(/** @type {Snapshot} */ { turns }) => turns} snapshots=${snapshots} />
+        <${Figure} title=${t("Turns of the last minute")} of=${(/** @type {Snapshot} */ { minute }) => minute.turns} snapshots=${snapshots} />
+        <${Figure} title=${t("Tokens written in the last minute")} of=${(/** @type {Snapshot} */ { minute }) => minute.output_tokens} snapshots=${snapshots} />
+        <${Figure} title=${t("Failed in the last minute")} of=${(/** @type {Snapshot} */ { minute }) => minute.failed} snapshots=${snapshots} />
       </dl>
-      <h2>Tenants</h2>
-      <${Table} caption="Tenants" columns=${TENANTS} rows=${now.tenants} empty="Nobody asks anything." />
+      <h2>${t("Tenants")}</h2>
+      <${Table} caption=${t("Tenants")} columns=${TENANTS} rows=${now.tenants} empty=${t("Nobody asks anything.")} />
       ${operator &&
-      html`<h2>Engines</h2>
-        <${Table} caption="Engines" columns=${REPLICAS} rows=${now.replicas} empty="No engine is connected." />`}
+      html`<h2>${t("Engines")}</h2>
+        <${Table} caption=${t("Engines")} columns=${REPLICAS} rows=${now.replicas} empty=${t("No engine is connected.")} />`}
     `}
   `;
 }
 
 /** @type {import("../parts.js").Column[]} */
 const TENANTS = [
-  { title: "Tenant", cell: ({ name }) => name },
-  { title: "Running", number: true, cell: ({ running }) => count(running) },
-  { title: "Turns a minute", number: true, cell: ({ minute }) => count(minute.turns) },
-  { title: "Refused", number: true, cell: ({ minute }) => count(minute.refused) },
-  { title: "Failed", number: true, cell: ({ minute }) => count(minute.failed) },
-  { title: "Tokens written", number: true, cell: ({ minute }) => count(minute.output_tokens) },
+  { title: t("Tenant"), cell: ({ name }) => name },
+  { title: t("Running"), number: true, cell: ({ running }) => count(running) },
+  { title: t("Turns a minute"), number: true, cell: ({ minute }) => count(minute.turns) },
+  { title: t("Refused"), number: true, cell: ({ minute }) => count(minute.refused) },
+  { title: t("Failed"), number: true, cell: ({ minute }) => count(minute.failed) },
+  { title: t("Tokens written"), number: true, cell: ({ minute }) => count(minute.output_tokens) },
 ];
 /** @type {import("../parts.js").Column[]} */
 const REPLICAS = [
-  { title: "Engine", cell: ({ name }) => name },
-  { title: "Tier", cell: ({ tier }) => tier },
-  { title: "Model", cell: ({ model }) => model },
-  { title: "State", cell: ({ up, breaker }) => (up ? (breaker === "closed" ? "up" : `breaker ${breaker}`) : "down") },
-  { title: "Running", number: true, cell: ({ running }) => count(running) },
-  { title: "Waiting", number: true, cell: ({ waiting }) => count(waiting) },
-  { title: "Queue", number: true, cell: ({ predicted_queue_seconds }) => seconds(predicted_queue_seconds) },
-  { title: "Tokens a second", number: true, cell: ({ tokens_per_second }) => count(Math.round(tokens_per_second)) },
-  { title: "KV used", number: true, cell: ({ kv_used }) => share(kv_used) },
-  { title: "Adapters", number: true, cell: ({ adapters }) => count(adapters) },
+  { title: t("Engine"), cell: ({ name }) => name },
+  { title: t("Tier"), cell: ({ tier }) => named(tier) },
+  { title: t("Model"), cell: ({ model }) => model },
+  { title: t("State"), cell: ({ up, breaker }) => (up ? (breaker === "closed" ? t("up") : t("breaker {state}", { state: named(breaker) })) : t("down")) },
+  { title: t("Running"), number: true, cell: ({ running }) => count(running) },
+  { title: t("Waiting"), number: true, cell: ({ waiting }) => count(waiting) },
+  { title: t("Queue"), number: true, cell: ({ predicted_queue_seconds }) => seconds(predicted_queue_seconds) },
+  { title: t("Tokens a second"), number: true, cell: ({ tokens_per_second }) => count(Math.round(tokens_per_second)) },
+  { title: t("KV used"), number: true, cell: ({ kv_used }) => share(kv_used) },
+  { title: t("Adapters"), number: true, cell: ({ adapters }) => count(adapters) },
 ];
 
 /** A number of now, and how it was. @param {{title: string, of: (snapshot: Snapshot) => number, snapshots: Snapshot[]}} props */
@@ -68,7 +70,7 @@ function Figure({ title, of, snapshots }) {
     <dt>${title}</dt>
     <dd>
       <strong>${count(of(snapshots.at(-1)))}</strong>
-      <${Sparkline} label=${`${title}, the last ten minutes at most`} values=${snapshots.map(of)} />
+      <${Sparkline} label=${t("{what}, the last ten minutes at most", { what: title })} values=${snapshots.map(of)} />
     </dd>
   </div>`;
 }
@@ -82,7 +84,7 @@ function useSnapshots() {
     const on = {
       snapshot: (data) =>
         setState((/** @type {Seen} */ { snapshots }) => ({ snapshots: [...snapshots.slice(1 - KEPT), data], failure: null })),
-      problem: ({ detail }) => setState((/** @type {Seen} */ state) => ({ ...state, failure: new Error(`${detail}.`) })),
+      problem: ({ detail }) => setState((/** @type {Seen} */ state) => ({ ...state, failure: new ApiFailure(503, "", detail) })),
     };
     const failed = (/** @type {any} */ failure) => setState((/** @type {Seen} */ state) => ({ ...state, failure }));
     /** @type {AbortController | null} */

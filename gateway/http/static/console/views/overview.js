@@ -1,30 +1,31 @@
 /** What a period came to, beside the one before it, and what needs attention. */
 
+import { named, t } from "../../js/language.js";
 import { given, withQuery } from "../address.js";
 import { StackedBars } from "../chart.js";
 import { compact, count, hourTime, milliseconds, money, share } from "../format.js";
 import { html } from "../html.js";
-import { Heading, Loaded, Periods, Table } from "../parts.js";
+import { Heading, Loaded, Periods, Said, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
 /** @type {[string, (figures: import("../admin-api.d.ts").PeriodFigures) => string][]} */
 const FIGURES = [
-  ["Turns", ({ turns }) => count(turns)],
-  ["Cost", ({ cost_microdollars }) => money(cost_microdollars)],
-  ["Tokens read", ({ input_tokens }) => compact(input_tokens)],
-  ["Tokens written", ({ output_tokens }) => compact(output_tokens)],
-  ["Answered by the cache", ({ hit_rate }) => share(hit_rate)],
-  ["Prompts found in prefix caches", ({ prefix_hit_rate }) => share(prefix_hit_rate)],
-  ["Failed", ({ error_rate }) => share(error_rate)],
-  ["First token, median", ({ first_token_ms }) => milliseconds(first_token_ms?.p50)],
-  ["First token, 95 of 100 within", ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
+  [t("Turns"), ({ turns }) => count(turns)],
+  [t("Cost"), ({ cost_microdollars }) => money(cost_microdollars)],
+  [t("Tokens read"), ({ input_tokens }) => compact(input_tokens)],
+  [t("Tokens written"), ({ output_tokens }) => compact(output_tokens)],
+  [t("Answered by the cache"), ({ hit_rate }) => share(hit_rate)],
+  [t("Prompts found in prefix caches"), ({ prefix_hit_rate }) => share(prefix_hit_rate)],
+  [t("Failed"), ({ error_rate }) => share(error_rate)],
+  [t("First token, median"), ({ first_token_ms }) => milliseconds(first_token_ms?.p50)],
+  [t("First token, 95 of 100 within"), ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
 ];
 
 /** @param {import("../address.js").Address} props */
 export function Overview({ parts, query }) {
   const read = useRead(withQuery("overview", given(query, ["hours"])));
   return html`
-    <${Heading}>Overview</${Heading}>
+    <${Heading}>${t("Overview")}</${Heading}>
     <${Periods} parts=${parts} query=${query} />
     <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").OverviewState} */ data) => html`<${Alerts} alerts=${data.alerts} /><${Figures} ...${data} /><${Series} ...${data} />`}</${Loaded}>
   `;
@@ -32,11 +33,11 @@ export function Overview({ parts, query }) {
 
 /** @param {{alerts: import("../admin-api.d.ts").Alert[]}} props */
 function Alerts({ alerts }) {
-  if (!alerts.length) return html`<p class="empty">Nothing needs attention.</p>`;
+  if (!alerts.length) return html`<p class="empty">${t("Nothing needs attention.")}</p>`;
   return html`<section aria-labelledby="attention">
-    <h2 id="attention">Needs attention</h2>
+    <h2 id="attention">${t("Needs attention")}</h2>
     <ul class="alerts">
-      ${alerts.map(({ level, sentence }) => html`<li data-level=${level}><strong>${level}</strong> ${sentence}</li>`)}
+      ${alerts.map(({ level, sentence }) => html`<li data-level=${level}><strong>${named(level)}</strong> <${Said} text=${sentence} /></li>`)}
     </ul>
   </section>`;
 }
@@ -48,7 +49,7 @@ function Figures({ current, before }) {
       ([title, figure]) =>
         html`<div>
           <dt>${title}</dt>
-          <dd><strong>${figure(current)}</strong> <span class="note">before: ${figure(before)}</span></dd>
+          <dd><strong>${figure(current)}</strong> <span class="note">${t("before: {figure}", { figure: figure(before) })}</span></dd>
         </div>`,
     )}
   </dl>`;
@@ -58,14 +59,14 @@ function Figures({ current, before }) {
 function Series({ series }) {
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").UsageRow>[]} */
   const columns = [
-    { title: "Time (UTC)", cell: ({ name }) => hourTime(name) },
-    { title: "Turns", number: true, cell: ({ turns }) => count(turns) },
-    { title: "Cache hits", number: true, cell: ({ cache_hits }) => count(cache_hits) },
-    { title: "Tokens read", number: true, cell: ({ input_tokens }) => count(input_tokens) },
-    { title: "Tokens written", number: true, cell: ({ output_tokens }) => count(output_tokens) },
-    { title: "Cost", number: true, cell: ({ cost_microdollars }) => money(cost_microdollars) },
+    { title: t("Time (UTC)"), cell: ({ name }) => hourTime(name) },
+    { title: t("Turns"), number: true, cell: ({ turns }) => count(turns) },
+    { title: t("Cache hits"), number: true, cell: ({ cache_hits }) => count(cache_hits) },
+    { title: t("Tokens read"), number: true, cell: ({ input_tokens }) => count(input_tokens) },
+    { title: t("Tokens written"), number: true, cell: ({ output_tokens }) => count(output_tokens) },
+    { title: t("Cost"), number: true, cell: ({ cost_microdollars }) => money(cost_microdollars) },
   ];
   const rows = series.map(({ name, turns }) => ({ name: hourTime(name), part: "", value: turns }));
-  return html`<${StackedBars} label="Turns" rows=${rows} format=${count} />
-    <${Table} caption="Over time" columns=${columns} rows=${series} empty="Nothing was used in this period." />`;
+  return html`<${StackedBars} label=${t("Turns")} rows=${rows} format=${count} />
+    <${Table} caption=${t("Over time")} columns=${columns} rows=${series} empty=${t("Nothing was used in this period.")} />`;
 }

@@ -1,9 +1,10 @@
 /** Plans replicas for a load: number, latencies and money by the planner's bounds, each figure with its reason. */
 
+import { language, named, plural, t, translated } from "../../js/language.js";
 import { given, withQuery } from "../address.js";
 import { count } from "../format.js";
 import { html } from "../html.js";
-import { Failure, Filters, Heading, Loaded, Table } from "../parts.js";
+import { Failure, Filters, Heading, Loaded, Said, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").ReplicaPlan} ReplicaPlan */
@@ -15,30 +16,30 @@ const NUMBER = { type: "number", min: "0", step: "any" };
 /** @param {string[]} names @returns {[string, string][]} the first is the default */
 const options = (...names) => names.map((name, index) => [index ? name : "", name]);
 const FIELDS = [
-  { name: "model", label: "Model", list: "plan-models" },
-  { name: "hardware", label: "Hardware", list: "plan-hardware" },
-  { name: "rate", label: "Requests a second at the busiest time", placeholder: "1", ...NUMBER },
-  { name: "input", label: "Tokens of a prompt", placeholder: "1000", ...NUMBER },
-  { name: "output", label: "Tokens of an answer", placeholder: "200", ...NUMBER },
-  { name: "shared", label: "Share of a prompt that many begin with", placeholder: "0", ...NUMBER },
-  { name: "peak", label: "Busiest time over the mean of the day", placeholder: "1", ...NUMBER },
-  { name: "ttft", label: "Aim for the first token, seconds", placeholder: "2", ...NUMBER },
-  { name: "itl", label: "Aim for each further token, seconds", placeholder: "0.1", ...NUMBER },
-  { name: "weights", label: "Weights", options: options("bf16", "fp8", "int8", "w8a16", "int4") },
-  { name: "kv", label: "Keys and values", options: options("bf16", "fp8", "int8") },
-  { name: "devices", label: "Devices of a replica", placeholder: "1", type: "number", min: "1" },
-  { name: "price", label: "Price of a replica an hour", placeholder: "as assumed", ...NUMBER },
-  { name: "spare", label: "Spare replicas", placeholder: "1", type: "number", min: "0" },
+  { name: "model", label: t("Model"), list: "plan-models" },
+  { name: "hardware", label: t("Hardware"), list: "plan-hardware" },
+  { name: "rate", label: t("Requests a second at the busiest time"), placeholder: "1", ...NUMBER },
+  { name: "input", label: t("Tokens of a prompt"), placeholder: "1000", ...NUMBER },
+  { name: "output", label: t("Tokens of an answer"), placeholder: "200", ...NUMBER },
+  { name: "shared", label: t("Share of a prompt that many begin with"), placeholder: "0", ...NUMBER },
+  { name: "peak", label: t("Busiest time over the mean of the day"), placeholder: "1", ...NUMBER },
+  { name: "ttft", label: t("Aim for the first token, seconds"), placeholder: "2", ...NUMBER },
+  { name: "itl", label: t("Aim for each further token, seconds"), placeholder: "0.1", ...NUMBER },
+  { name: "weights", label: t("Weights"), options: options("bf16", "fp8", "int8", "w8a16", "int4") },
+  { name: "kv", label: t("Keys and values"), options: options("bf16", "fp8", "int8") },
+  { name: "devices", label: t("Devices of a replica"), placeholder: "1", type: "number", min: "1" },
+  { name: "price", label: t("Price of a replica an hour"), placeholder: t("as assumed"), ...NUMBER },
+  { name: "spare", label: t("Spare replicas"), placeholder: "1", type: "number", min: "0" },
 ];
-const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const digits = new Intl.NumberFormat(language, { maximumSignificantDigits: 4 });
 /** @param {number} value */
 const number = (value) => (value < 10_000 ? digits.format(value) : count(Math.round(value)));
 /** @type {(Column & {cell: (figure: PlanFigure) => any})[]} */
 const FIGURES = [
-  { title: "Figure", cell: ({ name }) => name.replaceAll("_", " ") },
-  { title: "Value", number: true, cell: ({ value }) => number(value) },
-  { title: "Unit", cell: ({ unit }) => unit },
-  { title: "Why", cell: ({ why }) => why },
+  { title: t("Figure"), cell: ({ name }) => named(name) },
+  { title: t("Value"), number: true, cell: ({ value }) => number(value) },
+  { title: t("Unit"), cell: ({ unit }) => html`<${Said} text=${unit} />` },
+  { title: t("Why"), cell: ({ why }) => html`<${Said} text=${why} />` },
 ];
 
 /** A column with one figure of each plan. @param {string} title @param {string} name @returns {Column} */
@@ -49,12 +50,12 @@ const figure = (title, name) => ({
 });
 /** @type {(Column & {cell: (plan: ReplicaPlan) => any})[]} */
 const ALTERNATIVES = [
-  { title: "Replica", cell: ({ hardware }) => hardware },
-  { title: "Replicas", number: true, cell: ({ replicas }) => count(replicas) },
-  figure("Requests a second each", "most_rate"),
-  figure("Money an hour", "per_hour"),
-  figure("Money a million tokens", "per_million"),
-  { title: "What binds one", cell: ({ binds }) => binds },
+  { title: t("Replica"), cell: ({ hardware }) => hardware },
+  { title: t("Replicas"), number: true, cell: ({ replicas }) => count(replicas) },
+  figure(t("Requests a second each"), "most_rate"),
+  figure(t("Money an hour"), "per_hour"),
+  figure(t("Money a million tokens"), "per_million"),
+  { title: t("What binds one"), cell: ({ binds }) => html`<${Said} text=${binds} />` },
 ];
 
 /** @param {{parts: string[], query: Record<string, string>}} props */
@@ -62,16 +63,16 @@ export function Plan({ parts, query }) {
   const names = FIELDS.map(({ name }) => name);
   const read = useRead(withQuery("plan", given(query, names)));
   return html`
-    <${Heading}>Plan</${Heading}>
-    <p class="note">By bounds alone, from data sheets; what is left empty is as shown in grey. Prices are assumptions.</p>
+    <${Heading}>${t("Plan")}</${Heading}>
+    <p class="note">${t("By bounds alone, from data sheets; what is left empty is as shown in grey. Prices are assumptions.")}</p>
     <${Filters} parts=${parts} query=${query} fields=${FIELDS} />
     <${Loaded} of=${read}>
       ${(/** @type {PlanState} */ { models, hardware, plan, problem, alternatives, command }) => html`
         <${Choices} id="plan-models" names=${models} />
         <${Choices} id="plan-hardware" names=${hardware} />
-        ${problem && html`<${Failure} failure=${{ message: `There is no plan: ${problem}.` }} />`}
+        ${problem && html`<${Failure} failure=${{ message: t("There is no plan: {problem}.", { problem: translated(problem) ?? problem }) }} />`}
         ${plan && html`<${Planned} plan=${plan} alternatives=${alternatives} command=${command} />`}
-        ${!plan && !problem && html`<p class="empty">Name a model and hardware.</p>`}
+        ${!plan && !problem && html`<p class="empty">${t("Name a model and hardware.")}</p>`}
       `}
     </${Loaded}>
   `;
@@ -85,13 +86,13 @@ function Choices({ id, names }) {
 /** @param {{plan: ReplicaPlan, alternatives: ReplicaPlan[], command: string}} props */
 function Planned({ plan, alternatives, command }) {
   return html`
-    <h2>${count(plan.replicas)} replicas of ${plan.model}</h2>
-    <p>Each is ${plan.hardware}. What binds one: ${plan.binds}.</p>
-    <${Table} caption="Figures" columns=${FIGURES} rows=${plan.figures} empty="" />
-    <h2>Other types of weights, keys and values</h2>
-    <${Table} caption="Alternatives" columns=${ALTERNATIVES} rows=${alternatives} empty="No other fits." />
+    <h2>${plural("One replica of {model}", "{count} replicas of {model}", plan.replicas, { model: plan.model })}</h2>
+    <p>${t("Each is {hardware}.", { hardware: plan.hardware })} ${t("What binds one")}: <${Said} text=${plan.binds} />.</p>
+    <${Table} caption=${t("Figures")} columns=${FIGURES} rows=${plan.figures} empty="" />
+    <h2>${t("Other types of weights, keys and values")}</h2>
+    <${Table} caption=${t("Alternatives")} columns=${ALTERNATIVES} rows=${alternatives} empty=${t("No other fits.")} />
     <details>
-      <summary>As a command, which also simulates the load</summary>
+      <summary>${t("As a command, which also simulates the load")}</summary>
       <pre tabindex="0">${command}</pre>
     </details>
   `;

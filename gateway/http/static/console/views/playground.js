@@ -3,11 +3,12 @@
 import { useEffect, useRef, useState } from "../../vendor/preact/hooks.js";
 import { curl } from "../../js/curl.js";
 import { failureText } from "../../js/failures.js";
+import { named, t } from "../../js/language.js";
 import { abandon, applyEvent, fail, isOver, nameOf, newTurn, speed } from "../../js/turn.js";
 import { readEvents } from "../events.js";
 import { count, milliseconds, money } from "../format.js";
-import { html } from "../html.js";
-import { Field, Heading, Loaded, Pairs, SelectField, TextField, useAction } from "../parts.js";
+import { html, placed } from "../html.js";
+import { Field, Heading, Loaded, Pairs, Said, SelectField, TextField, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @typedef {import("../../js/turn.js").Turn} Turn */
@@ -15,13 +16,13 @@ import { useRead, useSession } from "../session.js";
 
 const PATH = "../v1/responses";
 /** @type {Record<string, string>} */
-const ENDS = { cancelled: "Stopped.", incomplete: "Cut off: the answer has reached its length limit, or a rule has ended it." };
+const ENDS = { cancelled: t("Stopped."), incomplete: t("Cut off: the answer has reached its length limit, or a rule has ended it.") };
 const FIRST = { question: "", instructions: "", temperature: "", tokens: "", names: ["auto", "", "", ""] };
 
 export function Playground() {
   const { me } = useSession();
-  const nothing = html`<p class="empty">You may not chat: a key needs the scope <code>chat</code> for that.</p>`;
-  return html`<${Heading}>Playground</${Heading}> ${me.scopes.includes("chat") ? html`<${Offered} />` : nothing}`;
+  const nothing = html`<p class="empty">${placed(t("You may not chat: a key needs the scope {scope} for that."), { scope: html`<code>chat</code>` })}</p>`;
+  return html`<${Heading}>${t("Playground")}</${Heading}> ${me.scopes.includes("chat") ? html`<${Offered} />` : nothing}`;
 }
 
 function Offered() {
@@ -61,25 +62,25 @@ function Compare({ names }) {
   const options = names.map((name) => [name, name]);
   return html`
     <form class="stacked" onSubmit=${submit}>
-      <${Field} label="Question" control=${area("question", 4, true)} />
-      <${Field} label="Instructions" note="Empty: none." control=${area("instructions", 2, false)} />
+      <${Field} label=${t("Question")} control=${area("question", 4, true)} />
+      <${Field} label=${t("Instructions")} note=${t("Empty: none.")} control=${area("instructions", 2, false)} />
       <div class="filters">
         ${draft.names.map(
           (/** @type {string} */ name, /** @type {number} */ index) =>
-            html`<${SelectField} key=${index} label=${`Model ${index + 1}`} value=${name} options=${index ? [["", "None"], ...options] : options}
+            html`<${SelectField} key=${index} label=${t("Model {number}", { number: index + 1 })} value=${name} options=${index ? [["", t("None")], ...options] : options}
               onInput=${(/** @type {string} */ name) => set({ names: draft.names.map((/** @type {string} */ each, /** @type {number} */ at) => (at === index ? name : each)) })} />`,
         )}
-        <${TextField} label="Temperature" type="number" min="0" max="2" step="any" value=${draft.temperature} onInput=${(/** @type {string} */ temperature) => set({ temperature })} />
-        <${TextField} label="Most tokens of an answer" type="number" min="1" value=${draft.tokens} onInput=${(/** @type {string} */ tokens) => set({ tokens })} />
+        <${TextField} label=${t("Temperature")} type="number" min="0" max="2" step="any" value=${draft.temperature} onInput=${(/** @type {string} */ temperature) => set({ temperature })} />
+        <${TextField} label=${t("Most tokens of an answer")} type="number" min="1" value=${draft.tokens} onInput=${(/** @type {string} */ tokens) => set({ tokens })} />
       </div>
       <div class="actions">
-        <button type="submit" class="primary">Ask</button>
-        <button type="button" onClick=${stop}>Stop</button>
+        <button type="submit" class="primary">${t("Ask")}</button>
+        <button type="button" onClick=${stop}>${t("Stop")}</button>
       </div>
     </form>
-    <${Program} title="As curl" text=${asCurl(bodyOf(draft, asked[0]))} />
-    <${Program} title="As Python" text=${asPython(bodyOf(draft, asked[0]))} />
-    <p role="status">${turns.length > 0 && (running ? `${running} of ${turns.length} answers are under way.` : "All answers have ended.")}</p>
+    <${Program} title=${t("As curl")} text=${asCurl(bodyOf(draft, asked[0]))} />
+    <${Program} title=${t("As Python")} text=${asPython(bodyOf(draft, asked[0]))} />
+    <p role="status">${turns.length > 0 && (running ? t("{running} of {count} answers are under way.", { running, count: turns.length }) : t("All answers have ended."))}</p>
     <div class="lanes">${turns.map((/** @type {Turn} */ turn) => html`<${Lane} key=${turn.id} turn=${turn} />`)}</div>
   `;
 }
@@ -127,7 +128,7 @@ function Program({ title, text }) {
     <summary>${title}</summary>
     <pre tabindex="0">${text}</pre>
     <div class="actions">
-      <button type="button" onClick=${copy}>Copy</button> <span role="status">${copied === text && "Copied."}</span>
+      <button type="button" onClick=${copy}>${t("Copy")}</button> <span role="status">${copied === text && t("Copied.")}</span>
     </div>
     ${failure}
   </details>`;
@@ -174,7 +175,7 @@ async function follow(api, turn, body, signal, changed) {
   } catch {
     if (signal.aborted && !isOver(turn)) abandon(turn, performance.now());
   }
-  if (!isOver(turn)) fail(turn, { message: "the connection has ended before the answer", code: null, retryAfter: null }, performance.now());
+  if (!isOver(turn)) fail(turn, { message: t("The connection has ended before the answer."), code: null, retryAfter: null }, performance.now());
   changed();
 }
 
@@ -182,13 +183,13 @@ async function follow(api, turn, body, signal, changed) {
 function Lane({ turn }) {
   const { firstMs, tokensPerSecond } = speed(turn);
   const pairs = [
-    ["Answered by", turn.route && nameOf(turn)],
-    ["First token", milliseconds(firstMs)],
-    ["Tokens a second", tokensPerSecond === null ? null : count(Math.round(tokensPerSecond))],
-    ["Tokens read", count(turn.usage?.input_tokens)],
-    ["Tokens written", count(turn.usage?.output_tokens)],
-    ["Cost", money(turn.cost)],
-    ["Cache", turn.route?.cache],
+    [t("Answered by"), turn.route && nameOf(turn)],
+    [t("First token"), milliseconds(firstMs)],
+    [t("Tokens a second"), tokensPerSecond === null ? null : count(Math.round(tokensPerSecond))],
+    [t("Tokens read"), count(turn.usage?.input_tokens)],
+    [t("Tokens written"), count(turn.usage?.output_tokens)],
+    [t("Cost"), money(turn.cost)],
+    [t("Cache"), turn.route && named(turn.route.cache)],
   ];
   return html`<section class="lane" aria-label=${turn.model}>
     <h2>${turn.model}</h2>
@@ -196,6 +197,6 @@ function Lane({ turn }) {
     ${turn.failure && html`<p class="failure" role="alert">${failureText(turn.failure, new Date())}</p>`}
     ${ENDS[turn.status] && html`<p class="note">${ENDS[turn.status]}</p>`}
     ${isOver(turn) && html`<${Pairs} pairs=${pairs.filter(([, value]) => value !== null && value !== undefined)} />`}
-    ${turn.route && html`<ul class="changes">${turn.route.reasons.map((/** @type {string} */ reason) => html`<li>${reason}</li>`)}</ul>`}
+    ${turn.route && html`<ul class="changes">${turn.route.reasons.map((/** @type {string} */ reason) => html`<li><${Said} text=${reason} /></li>`)}</ul>`}
   </section>`;
 }

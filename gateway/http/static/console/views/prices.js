@@ -1,6 +1,7 @@
 /** What tokens cost, by model and adapter, in dollars per million. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { t } from "../../js/language.js";
 import { pageOf, publicPath } from "../address.js";
 import { Change } from "../change.js";
 import { money } from "../format.js";
@@ -10,9 +11,9 @@ import { useRead, useSession } from "../session.js";
 
 const MICRO = 1_000_000;
 const FIELDS = [
-  ["input", "Tokens read"],
-  ["cached_input", "Of these cached"],
-  ["output", "Tokens written"],
+  ["input", t("Tokens read")],
+  ["cached_input", t("Of these cached")],
+  ["output", t("Tokens written")],
 ];
 
 /** Columns of dollars per million tokens. @param {(row: any) => any} priceOf null: no price @returns {import("../parts.js").Column[]} */
@@ -28,7 +29,7 @@ export function Prices(props) {
   const { operator } = useSession();
   return html`
     ${operator ? html`<${AllPrices} ...${props} />` : html`<${OwnPrices} />`}
-    <p class="note">Dollars per million tokens. An adapter without a price of its own costs what its model does.</p>
+    <p class="note">${t("Dollars per million tokens. An adapter without a price of its own costs what its model does.")}</p>
   `;
 }
 
@@ -36,10 +37,10 @@ export function Prices(props) {
 function OwnPrices() {
   const read = useRead("models");
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").ModelState>[]} */
-  const columns = [{ title: "Model", cell: ({ name }) => name }, ...columnsOf(({ price }) => price)];
-  return html`<${Heading}>Prices</${Heading}>
+  const columns = [{ title: t("Model"), cell: ({ name }) => name }, ...columnsOf(({ price }) => price)];
+  return html`<${Heading}>${t("Prices")}</${Heading}>
     <${Loaded} of=${read}>
-      ${(/** @type {import("../admin-api.d.ts").ModelList} */ { data }) => html`<${Table} caption="Prices" columns=${columns} rows=${data} empty="You may use no model." />`}
+      ${(/** @type {import("../admin-api.d.ts").ModelList} */ { data }) => html`<${Table} caption=${t("Prices")} columns=${columns} rows=${data} empty=${t("You may use no model.")} />`}
     </${Loaded}>`;
 }
 
@@ -55,18 +56,18 @@ function AllPrices({ parts, query }) {
     html`<${RowButton} title=${title} of=${name} onClick=${() => setOpen({ dialog, name })} />`;
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").PriceState>[]} */
   const columns = [
-    { title: "Model or adapter", cell: ({ name }) => name },
+    { title: t("Model or adapter"), cell: ({ name }) => name },
     ...columnsOf((price) => price),
     changeColumn(
       writes("prices"),
-      (price) => html`<span class="buttons">${button(PriceChange, "Change", price)} ${button(Deletion, "Delete", price)}</span>`,
+      (price) => html`<span class="buttons">${button(PriceChange, t("Change"), price)} ${button(Deletion, t("Delete"), price)}</span>`,
     ),
   ];
-  const make = html`<button type="button" onClick=${() => setOpen({ dialog: PriceChange })}>Set a price</button>`;
+  const make = html`<button type="button" onClick=${() => setOpen({ dialog: PriceChange })}>${t("Set a price")}</button>`;
   return html`
-    <${Heading} actions=${writes("prices") && make}>Prices</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Prices" columns=${columns} by=${(/** @type {import("../admin-api.d.ts").PriceState} */ { name }) => name}
-      empty="Nothing has a price." />
+    <${Heading} actions=${writes("prices") && make}>${t("Prices")}</${Heading}>
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Prices")} columns=${columns} by=${(/** @type {import("../admin-api.d.ts").PriceState} */ { name }) => name}
+      empty=${t("Nothing has a price.")} />
     ${open && html`<${open.dialog} name=${open.name} onClose=${close} onDone=${done} />`}
   `;
 }
@@ -74,18 +75,18 @@ function AllPrices({ parts, query }) {
 /** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: of what has no price yet */
 function PriceChange({ name, onClose, onDone }) {
   const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => html`
-    ${!name && html`<${TextField} label="Model or adapter" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
+    ${!name && html`<${TextField} label=${t("Model or adapter")} required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
     ${FIELDS.map(
       ([field, title]) =>
-        html`<${TextField} key=${field} label=${`${title}, dollars per million`} type="number" min="0" step="any" required=${field !== "cached_input"}
-          note=${field === "cached_input" && "Empty: as other tokens read."} value=${draft[field]} onInput=${(/** @type {string} */ value) => set({ [field]: value })} />`,
+        html`<${TextField} key=${field} label=${t("{tokens}, dollars per million", { tokens: title })} type="number" min="0" step="any" required=${field !== "cached_input"}
+          note=${field === "cached_input" && t("Empty: as other tokens read.")} value=${draft[field]} onInput=${(/** @type {string} */ value) => set({ [field]: value })} />`,
     )}
   `;
   const text = (/** @type {number | null | undefined} */ price) => (price === null || price === undefined ? "" : String(price / MICRO));
   const micro = (/** @type {string} */ text) => (text === "" ? null : Math.round(Number(text) * MICRO));
   return html`<${Change}
-    title=${name ? `Price of ${name}` : "Set a price"}
-    verb="Set"
+    title=${name ? t("Price of {name}", { name }) : t("Set a price")}
+    verb=${t("Set")}
     method=${name ? "PUT" : "POST"}
     path=${name ? publicPath("prices", name) : "prices"}
     record=${name ? undefined : null}
@@ -103,9 +104,9 @@ function PriceChange({ name, onClose, onDone }) {
 /** @param {{name: string, onClose: () => void, onDone: () => void}} props */
 function Deletion({ name, onClose, onDone }) {
   return html`<${Change}
-    title=${`Delete the price of ${name}`}
-    verb="Delete"
-    warning="From now on its tokens cost nothing, or what those of its model do."
+    title=${t("Delete the price of {name}", { name })}
+    verb=${t("Delete")}
+    warning=${t("From now on its tokens cost nothing, or what those of its model do.")}
     method="DELETE"
     path=${publicPath("prices", name)}
     onClose=${onClose}

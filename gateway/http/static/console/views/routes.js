@@ -1,10 +1,11 @@
 /** Routes: how requests for one name are shared, and how those on trial stand. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { t } from "../../js/language.js";
 import { pageOf, publicPath, toAddress } from "../address.js";
 import { Change } from "../change.js";
 import { count, milliseconds, share } from "../format.js";
-import { html } from "../html.js";
+import { html, placed } from "../html.js";
 import { changeColumn, CheckField, Heading, List, Loaded, Pairs, RowButton, STATE, Table, TextField, Time } from "../parts.js";
 import { useRead, useSession, useWatched } from "../session.js";
 
@@ -20,21 +21,21 @@ export function Routes({ parts, query }) {
   const done = () => (close(), read.again());
   /** @type {import("../parts.js").Column<Route>[]} */
   const columns = [
-    { title: "Name", cell: ({ name }) => html`<a href=${toAddress(["routes", name])}>${name}</a>` },
-    { title: "Description", cell: ({ description }) => description },
-    { title: "Leads to", cell: ({ targets }) => shares(targets) },
-    { title: "Shadow", cell: ({ shadow }) => (shadow ? `${shadow.percent} % copied to ${shadow.model}` : "") },
+    { title: t("Name"), cell: ({ name }) => html`<a href=${toAddress(["routes", name])}>${name}</a>` },
+    { title: t("Description"), cell: ({ description }) => description },
+    { title: t("Leads to"), cell: ({ targets }) => shares(targets) },
+    { title: t("Shadow"), cell: ({ shadow }) => (shadow ? t("{percent} % copied to {model}", { percent: shadow.percent, model: shadow.model }) : "") },
     STATE,
     changeColumn(
       writes("routes"),
-      (route) => html`<${RowButton} title="Change" of=${route.name} onClick=${() => setOpen(route)} />`,
+      (route) => html`<${RowButton} title=${t("Change")} of=${route.name} onClick=${() => setOpen(route)} />`,
     ),
   ];
-  const make = html`<button type="button" onClick=${() => setOpen({})}>Make a route</button>`;
+  const make = html`<button type="button" onClick=${() => setOpen({})}>${t("Make a route")}</button>`;
   return html`
-    <${Heading} actions=${writes("routes") && make}>Routes</${Heading}>
-    <${List} of=${read} parts=${parts} query=${query} caption="Routes" columns=${columns} by=${(/** @type {Route} */ { name }) => name}
-      empty="There is no route yet." />
+    <${Heading} actions=${writes("routes") && make}>${t("Routes")}</${Heading}>
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Routes")} columns=${columns} by=${(/** @type {Route} */ { name }) => name}
+      empty=${t("There is no route yet.")} />
     ${open && html`<${RouteChange} name=${open.name} onClose=${close} onDone=${done} />`}
   `;
 }
@@ -51,24 +52,24 @@ function RouteChange({ name, onClose, onDone }) {
     const setTarget = (/** @type {number} */ index, /** @type {object} */ values) =>
       set({ targets: draft.targets.map((/** @type {object} */ each, /** @type {number} */ at) => (at === index ? { ...each, ...values } : each)) });
     return html`
-      ${!name && html`<${TextField} label="Name" required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
-      <${TextField} label="Description" value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
+      ${!name && html`<${TextField} label=${t("Name")} required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
+      <${TextField} label=${t("Description")} value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
       <fieldset>
-        <legend>It leads to; the first is the stable one, which others are compared with</legend>
+        <legend>${t("It leads to; the first is the stable one, which others are compared with")}</legend>
         ${draft.targets.map(
           (/** @type {{model: string, weight: string}} */ { model, weight }, /** @type {number} */ index) => html`
-            <${TextField} label=${`Model or adapter ${index + 1}`} value=${model} onInput=${(/** @type {string} */ model) => setTarget(index, { model })} />
-            <${TextField} label=${`Weight ${index + 1}`} type="number" min="0" max="1000" value=${weight} onInput=${(/** @type {string} */ weight) => setTarget(index, { weight })} />
+            <${TextField} label=${t("Model or adapter {number}", { number: index + 1 })} value=${model} onInput=${(/** @type {string} */ model) => setTarget(index, { model })} />
+            <${TextField} label=${t("Weight {number}", { number: index + 1 })} type="number" min="0" max="1000" value=${weight} onInput=${(/** @type {string} */ weight) => setTarget(index, { weight })} />
           `,
         )}
-        <button type="button" onClick=${() => set({ targets: [...draft.targets, { model: "", weight: "1" }] })}>One more</button>
+        <button type="button" onClick=${() => set({ targets: [...draft.targets, { model: "", weight: "1" }] })}>${t("One more")}</button>
       </fieldset>
-      <${TextField} label="A first token is late after so many seconds" type="number" step="any" min="0" value=${draft.slow}
-        onInput=${(/** @type {string} */ slow) => set({ slow })} note="Empty: none is late." />
-      <${TextField} label="Shadow" value=${draft.shadow} onInput=${(/** @type {string} */ shadow) => set({ shadow })} note="A model that gets copies; empty: none." />
-      <${TextField} label="Percent of conversations copied to it" type="number" min="1" max="100" value=${draft.percent}
+      <${TextField} label=${t("A first token is late after so many seconds")} type="number" step="any" min="0" value=${draft.slow}
+        onInput=${(/** @type {string} */ slow) => set({ slow })} note=${t("Empty: none is late.")} />
+      <${TextField} label=${t("Shadow")} value=${draft.shadow} onInput=${(/** @type {string} */ shadow) => set({ shadow })} note=${t("A model that gets copies; empty: none.")} />
+      <${TextField} label=${t("Percent of conversations copied to it")} type="number" min="1" max="100" value=${draft.percent}
         onInput=${(/** @type {string} */ percent) => set({ percent })} />
-      ${name && html`<${CheckField} label="Take no requests" checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
+      ${name && html`<${CheckField} label=${t("Take no requests")} checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
     `;
   };
   const draft = (/** @type {Partial<Route>} */ { targets = [{ model: "", weight: 1 }], description = "", slow_seconds, shadow, disabled = false }) => ({
@@ -87,8 +88,8 @@ function RouteChange({ name, onClose, onDone }) {
     shadow: shadow.trim() ? { model: shadow.trim(), percent: Number(percent) } : null,
   });
   return html`<${Change}
-    title=${name ? `Change ${name}` : "Make a route"}
-    verb=${name ? "Change" : "Make"}
+    title=${name ? t("Change {name}", { name }) : t("Make a route")}
+    verb=${name ? t("Change") : t("Make")}
     method=${name ? "PUT" : "POST"}
     path=${name ? publicPath("routes", name) : "routes"}
     record=${name ? undefined : null}
@@ -103,49 +104,59 @@ function RouteChange({ name, onClose, onDone }) {
 /** The trials of one route, read again while it is looked at. @param {import("../address.js").Address} props */
 export function Trials({ parts: [, name] }) {
   const read = useWatched(publicPath("trials", name));
-  const failures = (/** @type {import("../admin-api.d.ts").CanarySignal} */ signal) => (/** @type {Trial} */ trial) => `${count(trial[signal].canary)} of ${count(trial.turns)}`;
+  const failures = (/** @type {import("../admin-api.d.ts").CanarySignal} */ signal) => (/** @type {Trial} */ trial) => outOf(trial[signal].canary, trial.turns);
   /** @type {import("../parts.js").Column<Trial>[]} */
   const columns = [
-    { title: "On trial", cell: ({ model }) => model },
-    { title: "Weight", number: true, cell: ({ weight }) => weight },
-    { title: "Failed", number: true, cell: failures("error") },
-    { title: "Late", number: true, cell: failures("slow") },
-    { title: "Empty answers", number: true, cell: failures("poor") },
-    { title: "Stable one failed", number: true, cell: ({ error, stable_turns }) => `${count(error.stable)} of ${count(stable_turns)}` },
-    { title: "Evidence", number: true, cell: ({ evidence, taken_out_from }) => `${count(evidence)} of ${count(taken_out_from)}` },
-    { title: "State", cell: ({ taken_out, weight }) => (taken_out ? html`<${Out} ...${taken_out} />` : weight ? "on trial" : "not on trial") },
+    { title: t("On trial"), cell: ({ model }) => model },
+    { title: t("Weight"), number: true, cell: ({ weight }) => weight },
+    { title: t("Failed"), number: true, cell: failures("error") },
+    { title: t("Late"), number: true, cell: failures("slow") },
+    { title: t("Empty answers"), number: true, cell: failures("poor") },
+    { title: t("Stable one failed"), number: true, cell: ({ error, stable_turns }) => outOf(error.stable, stable_turns) },
+    { title: t("Evidence"), number: true, cell: ({ evidence, taken_out_from }) => outOf(evidence, taken_out_from) },
+    { title: t("State"), cell: ({ taken_out, weight }) => (taken_out ? html`<${Out} ...${taken_out} />` : weight ? t("on trial") : t("not on trial")) },
   ];
   return html`
-    <${Heading}>Route ${name}</${Heading}>
-    <p class="note">Conversations in which something went wrong. Evidence is how many times likelier these counts are if the one on trial is worse.</p>
+    <${Heading}>${t("Route {name}", { name })}</${Heading}>
+    <p class="note">${t("Conversations in which something went wrong. Evidence is how many times likelier these counts are if the one on trial is worse.")}</p>
     <${Loaded} of=${read}>
       ${(/** @type {import("../admin-api.d.ts").TrialList} */ { data, shadow }) => html`
-        <${Table} caption="Trials" columns=${columns} rows=${data} empty="Nothing is on trial." />
+        <${Table} caption=${t("Trials")} columns=${columns} rows=${data} empty=${t("Nothing is on trial.")} />
         ${shadow && html`<${Shadow} ...${shadow} />`}
       `}
     </${Loaded}>
   `;
 }
 
+/** @param {number} some @param {number} all */
+const outOf = (some, all) => t("{some} of {all}", { some, all });
+
+/** What a canary was taken out for. @type {Record<string, (given: {counted: string, evidence: number}) => string>} */
+const SIGNALS = {
+  error: (given) => t("taken out for failures on {time}: {counted}, evidence {evidence}", given),
+  slow: (given) => t("taken out for late first tokens on {time}: {counted}, evidence {evidence}", given),
+  poor: (given) => t("taken out for empty answers on {time}: {counted}, evidence {evidence}", given),
+};
+
 /** Why a canary was taken out. @param {import("../admin-api.d.ts").OutState} props */
 function Out({ at, signal, failures, turns, evidence }) {
-  const words = { error: "failures", slow: "late first tokens", poor: "empty answers" }[signal];
-  return html`taken out for ${words} on <${Time} at=${at} />: ${count(failures.canary)} of ${count(turns)}, evidence ${count(evidence)}`;
+  const given = { counted: outOf(failures.canary, turns), evidence };
+  return placed(SIGNALS[signal](given), { time: html`<${Time} at=${at} />` });
 }
 
 /** @param {import("../admin-api.d.ts").ShadowState} props */
 function Shadow({ model, percent, copies, given_up, errors, agreement, first_token_ms, stable_first_token_ms }) {
-  return html`<h2>Shadow</h2>
+  return html`<h2>${t("Shadow")}</h2>
     <${Pairs}
       pairs=${[
-        ["Copies go to", `${model}, ${percent} %`],
-        ["Copies", count(copies)],
-        ["Given up", count(given_up)],
-        ["Copies that failed", count(errors.canary)],
-        ["Turns that failed", count(errors.stable)],
-        ["Answers that say the same", share(agreement)],
-        ["First token of copies", milliseconds(first_token_ms)],
-        ["First token of turns", milliseconds(stable_first_token_ms)],
+        [t("Copies go to"), t("{model}, {percent} %", { model, percent })],
+        [t("Copies"), count(copies)],
+        [t("Given up"), count(given_up)],
+        [t("Copies that failed"), count(errors.canary)],
+        [t("Turns that failed"), count(errors.stable)],
+        [t("Answers that say the same"), share(agreement)],
+        [t("First token of copies"), milliseconds(first_token_ms)],
+        [t("First token of turns"), milliseconds(stable_first_token_ms)],
       ]}
     />`;
 }

@@ -1,26 +1,29 @@
 /** Routing of requests that leave the model open: what went to which tier, why, and what another quality would change. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { fixed, named, plural, t } from "../../js/language.js";
 import { given, toAddress, withQuery } from "../address.js";
 import { Tiers } from "../decision.js";
 import { count, money, NONE, share } from "../format.js";
-import { html } from "../html.js";
-import { Field, Filters, Heading, List, Loaded, Table, TextField, Time, useAction } from "../parts.js";
+import { html, placed } from "../html.js";
+import { Field, Filters, Heading, List, Loaded, Said, Table, TextField, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @typedef {import("../admin-api.d.ts").TierShare} Share */
 
 const TIERS = ["small", "medium", "large"];
+const TOGETHER = t("Together");
 /** @type {Record<string, string>} */
 const REASONS = {
-  learnt: "Success that is expected of each tier",
-  complexity: "Complexity of the text",
-  uncertain: "Little is known of such requests",
-  explored: "A tier was drawn, to see how it does",
-  unfamiliar: "Unlike the questions that success was learnt from",
-  closed: "A tier was not open to the request",
-  queue: "A tier had a queue",
-  conversation: "The conversation keeps its tier",
+  learnt: t("Success that is expected of each tier"),
+  complexity: t("Complexity of the text"),
+  mixture: t("Fixed shares, whatever is asked"),
+  uncertain: t("Little is known of such requests"),
+  explored: t("A tier was drawn, to see how it does"),
+  unfamiliar: t("Unlike the questions that success was learnt from"),
+  closed: t("A tier was not open to the request"),
+  queue: t("A tier had a queue"),
+  conversation: t("The conversation keeps its tier"),
 };
 const QUALITY = { type: "number", min: "0", max: "100" };
 const NEWEST = ["", "100", "5000"].map((number) => [number, count(Number(number || 1000))]);
@@ -30,14 +33,14 @@ export function Routing({ parts, query }) {
   const { me, operator, writes } = useSession();
   const read = useRead(withQuery("route/replay", given(query, ["tenant", "quality", "decisions"])));
   const fields = [
-    { name: "quality", label: "At another quality, 0 to 100", ...QUALITY },
-    { name: "decisions", label: "Newest decisions", options: NEWEST },
-    ...(operator ? [{ name: "tenant", label: "Only tenant" }] : []),
+    { name: "quality", label: t("At another quality, 0 to 100"), ...QUALITY },
+    { name: "decisions", label: t("Newest decisions"), options: NEWEST },
+    ...(operator ? [{ name: "tenant", label: t("Only tenant") }] : []),
   ];
   const tenant = operator ? query.tenant : me.tenant;
   return html`
-    <${Heading}>Routing</${Heading}>
-    <p class="note">Requests for <code>auto</code> only. Costs are those of the same tokens at present prices, with nothing cached.</p>
+    <${Heading}>${t("Routing")}</${Heading}>
+    <p class="note">${placed(t("Requests for {name} only. Costs are those of the same tokens at present prices, with nothing cached."), { name: html`<code>auto</code>` })}</p>
     <${Filters} parts=${parts} query=${query} fields=${fields} />
     <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").Replay} */ replay) => html`<${Replay} replay=${replay} quality=${query.quality} />`}</${Loaded}>
     ${operator && html`<${Judge} />`}
@@ -48,39 +51,44 @@ export function Routing({ parts, query }) {
 
 /** @param {{replay: import("../admin-api.d.ts").Replay, quality?: string}} props `quality`: the other position of the knob */
 function Replay({ replay: { decisions, since, until, answered, otherwise, changed, reasons }, quality }) {
-  if (since === null || until === null) return html`<p class="empty">No decision is logged.</p>`;
+  if (since === null || until === null) return html`<p class="empty">${t("No decision is logged.")}</p>`;
   /** @param {Share[]} shares @param {string} tier */
   const of = (shares, tier) => shares.find((each) => each.tier === tier) ?? { tier, decisions: 0, share: 0, cost_microdollars: 0 };
   /** @param {Share[]} shares @param {string} tier */
-  const row = (shares, tier) => (tier === "Together" ? together(shares) : of(shares, tier));
+  const row = (shares, tier) => (tier === TOGETHER ? together(shares) : of(shares, tier));
   /** @type {import("../parts.js").Column<string>[]} */
   const columns = [
-    { title: "Tier", cell: (tier) => tier },
-    { title: "Decisions", number: true, cell: (tier) => count(row(answered, tier).decisions) },
-    { title: "Share", number: true, cell: (tier) => share(row(answered, tier).share) },
-    { title: "Cost", number: true, cell: (tier) => money(row(answered, tier).cost_microdollars) },
+    { title: t("Tier"), cell: (tier) => named(tier) },
+    { title: t("Decisions"), number: true, cell: (tier) => count(row(answered, tier).decisions) },
+    { title: t("Share"), number: true, cell: (tier) => share(row(answered, tier).share) },
+    { title: t("Cost"), number: true, cell: (tier) => money(row(answered, tier).cost_microdollars) },
   ];
   if (otherwise) {
     columns.push(
-      { title: `Decisions at ${quality}`, number: true, cell: (tier) => count(row(otherwise, tier).decisions) },
-      { title: `Share at ${quality}`, number: true, cell: (tier) => share(row(otherwise, tier).share) },
-      { title: `Cost at ${quality}`, number: true, cell: (tier) => money(row(otherwise, tier).cost_microdollars) },
+      { title: t("Decisions at {quality}", { quality: quality ?? "" }), number: true, cell: (tier) => count(row(otherwise, tier).decisions) },
+      { title: t("Share at {quality}", { quality: quality ?? "" }), number: true, cell: (tier) => share(row(otherwise, tier).share) },
+      { title: t("Cost at {quality}", { quality: quality ?? "" }), number: true, cell: (tier) => money(row(otherwise, tier).cost_microdollars) },
     );
   }
   /** @type {import("../parts.js").Column<[string, number]>[]} */
   const columnsOfReasons = [
-    { title: "Reason", cell: ([kind]) => REASONS[kind] ?? kind },
-    { title: "Decisions", number: true, cell: ([, number]) => count(number) },
-    { title: "Share", number: true, cell: ([, number]) => share(number / decisions) },
+    { title: t("Reason"), cell: ([kind]) => REASONS[kind] ?? named(kind) },
+    { title: t("Decisions"), number: true, cell: ([, number]) => count(number) },
+    { title: t("Share"), number: true, cell: ([, number]) => share(number / decisions) },
   ];
   const kinds = Object.entries(reasons).sort(([, one], [, other]) => other - one);
   return html`
-    <p>${count(decisions)} decisions from <${Time} at=${since / 1000} /> to <${Time} at=${until / 1000} />.
-      ${otherwise && ` At ${quality}, ${count(changed)} of them would have gone to another tier.`}</p>
-    <${Table} caption="By tier" columns=${columns} rows=${TIERS} total="Together" empty="" />
-    <h2>Reasons</h2>
+    <p>
+      ${placed(plural("One decision from {begin} to {end}.", "{count} decisions from {begin} to {end}.", decisions), {
+        begin: html`<${Time} at=${since / 1000} />`,
+        end: html`<${Time} at=${until / 1000} />`,
+      })}
+      ${otherwise && ` ${t("At {quality}, {changed} of them would have gone to another tier.", { quality: quality ?? "", changed: changed ?? 0 })}`}
+    </p>
+    <${Table} caption=${t("By tier")} columns=${columns} rows=${TIERS} total=${TOGETHER} empty="" />
+    <h2>${t("Reasons")}</h2>
     <${Table}
-      caption="Reasons"
+      caption=${t("Reasons")}
       columns=${columnsOfReasons}
       rows=${kinds}
       empty=""
@@ -102,22 +110,23 @@ function Judge() {
   /** @typedef {import("../admin-api.d.ts").JudgeDayState} Day */
   /** @type {import("../parts.js").Column<Day>[]} */
   const columns = [
-    { title: "Day of UTC", cell: ({ day }) => day },
-    { title: "Pairs of answers", number: true, cell: ({ sampled }) => count(sampled) },
-    { title: "Judged", number: true, cell: ({ judged }) => count(sum(judged)) },
-    { title: "An answer preferred", number: true, cell: ({ judged }) => count(judged.preferred ?? 0) },
-    { title: "Not judged", cell: ({ refused }) => entries(refused) || NONE },
-    { title: "Spent", number: true, cell: ({ spent_microdollars }) => money(spent_microdollars) },
+    { title: t("Day of UTC"), cell: ({ day }) => day },
+    { title: t("Pairs of answers"), number: true, cell: ({ sampled }) => count(sampled) },
+    { title: t("Judged"), number: true, cell: ({ judged }) => count(sum(judged)) },
+    { title: t("An answer preferred"), number: true, cell: ({ judged }) => count(judged.preferred ?? 0) },
+    { title: t("Not judged"), cell: ({ refused }) => entries(refused) || NONE },
+    { title: t("Spent"), number: true, cell: ({ spent_microdollars }) => money(spent_microdollars) },
   ];
   /** @param {import("../admin-api.d.ts").JudgeState} state */
   const shown = ({ pool, share: part, dollars_per_day, data }) => {
     const days = data.filter(({ sampled, spent_microdollars }) => sampled || spent_microdollars);
+    const most = money(1e6 * dollars_per_day);
     return html`<p>${pool === null
-      ? "No model judges."
-      : `${pool} judges ${share(part)} of the answers, for ${money(1e6 * dollars_per_day)} a day at most.`}</p>
-      ${days.length > 0 && html`<${Table} caption="Judge" columns=${columns} rows=${days} empty="" />`}`;
+      ? t("No model judges.")
+      : t("{pool} judges {share} of the answers, for {most} a day at most.", { pool, share: share(part), most })}</p>
+      ${days.length > 0 && html`<${Table} caption=${t("Judge")} columns=${columns} rows=${days} empty="" />`}`;
   };
-  return html`<h2>Judge</h2><${Loaded} of=${read}>${shown}</${Loaded}>`;
+  return html`<h2>${t("Judge")}</h2><${Loaded} of=${read}>${shown}</${Loaded}>`;
 }
 
 /** @param {Record<string, number>} counts */
@@ -127,7 +136,7 @@ function sum(counts) {
 
 /** @param {Record<string, number>} counts */
 function entries(counts) {
-  return Object.entries(counts).sort().map(([reason, number]) => `${reason} ${count(number)}`).join(", ");
+  return Object.entries(counts).sort().map(([reason, number]) => `${named(reason)} ${count(number)}`).join(", ");
 }
 
 /** Single decisions of one tenant. @param {{tenant: string} & import("../address.js").Address} props */
@@ -135,14 +144,14 @@ function Decisions({ tenant, parts, query }) {
   const read = useRead(withQuery(`tenants/${encodeURIComponent(tenant)}/decisions`, given(query, ["cursor", "quality"])));
   /** @type {import("../parts.js").Column<import("../admin-api.d.ts").DecisionState>[]} */
   const columns = [
-    { title: "Ended", cell: ({ response, at }) => html`<a href=${toAddress(["turns", response])}><${Time} at=${at / 1000} /></a>` },
-    { title: "Chosen", cell: ({ chosen }) => chosen },
-    { title: "Answered by", cell: ({ tier }) => tier },
-    ...(query.quality ? [{ title: `At ${query.quality}`, cell: (/** @type {import("../admin-api.d.ts").DecisionState} */ { otherwise }) => otherwise ?? NONE }] : []),
-    { title: "Why", cell: ({ reasons }) => html`<ul class="changes">${reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` },
+    { title: t("Ended"), cell: ({ response, at }) => html`<a href=${toAddress(["turns", response])}><${Time} at=${at / 1000} /></a>` },
+    { title: t("Chosen"), cell: ({ chosen }) => named(chosen) },
+    { title: t("Answered by"), cell: ({ tier }) => named(tier) },
+    ...(query.quality ? [{ title: t("At {quality}", { quality: query.quality }), cell: (/** @type {import("../admin-api.d.ts").DecisionState} */ { otherwise }) => (otherwise ? named(otherwise) : NONE) }] : []),
+    { title: t("Why"), cell: ({ reasons }) => html`<ul class="changes">${reasons.map((reason) => html`<li><${Said} text=${reason} /></li>`)}</ul>` },
   ];
-  return html`<h2>Decisions of ${tenant}</h2>
-    <${List} of=${read} parts=${parts} query=${query} caption="Decisions" columns=${columns} empty="No decision is logged." />`;
+  return html`<h2>${t("Decisions of {tenant}", { tenant })}</h2>
+    <${List} of=${read} parts=${parts} query=${query} caption=${t("Decisions")} columns=${columns} empty=${t("No decision is logged.")} />`;
 }
 
 /** Where a text would go as a first message. */
@@ -159,15 +168,15 @@ function Explain() {
   };
   const text = (/** @type {object} */ props) =>
     html`<textarea ...${props} rows="4" required dir="auto" value=${prompt} onInput=${(/** @type {any} */ event) => setDraft({ ...draft, prompt: event.target.value })}></textarea>`;
-  return html`<h2>Explain a text</h2>
+  return html`<h2>${t("Explain a text")}</h2>
     <form class="stacked" onSubmit=${explain}>
-      <${Field} label="First message of a conversation" note="It is read and kept nowhere; no engine is asked." control=${text} />
-      <${TextField} label="Quality, 0 to 100" note="Empty: as configured." ...${QUALITY} value=${quality}
+      <${Field} label=${t("First message of a conversation")} note=${t("It is read and kept nowhere; no engine is asked.")} control=${text} />
+      <${TextField} label=${t("Quality, 0 to 100")} note=${t("Empty: as configured.")} ...${QUALITY} value=${quality}
         onInput=${(/** @type {string} */ quality) => setDraft({ ...draft, quality })} />
-      <div class="actions"><button type="submit">Explain</button></div>
+      <div class="actions"><button type="submit">${t("Explain")}</button></div>
     </form>
     ${failure}
-    <p role="status">${found && `It would go to the ${found.tier} tier.`}</p>
+    <p role="status">${found && t("It would go to the {tier} tier.", { tier: named(found.tier) })}</p>
     ${found && html`<${Explanation} ...${found} />`}`;
 }
 
@@ -175,9 +184,12 @@ function Explain() {
 function Explanation({ tier, reasons, complexity, complexity_reasons, strangeness, choice, ...compared }) {
   return html`<${Tiers} chosen=${tier} ...${compared} />
     <ul>
-      ${reasons.map((reason) => html`<li>${reason}</li>`)}
-      ${complexity_reasons.map(({ sentence, contribution }) => html`<li>complexity +${contribution.toFixed(2)}: ${sentence}</li>`)}
+      ${reasons.map((reason) => html`<li><${Said} text=${reason} /></li>`)}
+      ${complexity_reasons.map(({ sentence, contribution }) => html`<li>${t("complexity")} +${fixed(contribution, 2)}: <${Said} text=${sentence} /></li>`)}
     </ul>
-    <p>Complexity ${complexity.toFixed(2)}${strangeness !== null && `, strangeness ${strangeness.toFixed(2)} (up to 1 is familiar)`}.</p>
-    <details><summary>As JSON</summary><pre tabindex="0">${JSON.stringify(choice, null, 2)}</pre></details>`;
+    <p>
+      ${t("Complexity {value}.", { value: fixed(complexity, 2) })}
+      ${strangeness !== null && ` ${t("Strangeness {value} (up to 1 is familiar).", { value: fixed(strangeness, 2) })}`}
+    </p>
+    <details><summary>${t("As JSON")}</summary><pre tabindex="0">${JSON.stringify(choice, null, 2)}</pre></details>`;
 }

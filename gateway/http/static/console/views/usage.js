@@ -1,5 +1,6 @@
 /** What was used, summed by one or two things. The sums come from the server, those of the whole too. */
 
+import { t } from "../../js/language.js";
 import { given, toAddress, withQuery } from "../address.js";
 import { highestBar, StackedBars } from "../chart.js";
 import { count, day, money } from "../format.js";
@@ -13,21 +14,21 @@ import { useRead, useSession } from "../session.js";
 
 const ROWS = 100;
 const BY = [
-  ["day", "Day"],
-  ["hour", "Hour"],
-  ["model", "Model"],
-  ["adapter", "Adapter"],
-  ["key", "Key"],
-  ["user", "User"],
+  ["day", t("Day")],
+  ["hour", t("Hour")],
+  ["model", t("Model")],
+  ["adapter", t("Adapter")],
+  ["key", t("Key")],
+  ["user", t("User")],
 ];
 /** @type {Record<Measure, [string, (value: number) => string]>} */
 const SUMS = {
-  cost_microdollars: ["Cost", money],
-  turns: ["Turns", count],
-  input_tokens: ["Tokens read", count],
-  cached_input_tokens: ["Of these cached", count],
-  output_tokens: ["Tokens written", count],
-  cache_hits: ["Cache hits", count],
+  cost_microdollars: [t("Cost"), money],
+  turns: [t("Turns"), count],
+  input_tokens: [t("Tokens read"), count],
+  cached_input_tokens: [t("Of these cached"), count],
+  output_tokens: [t("Tokens written"), count],
+  cache_hits: [t("Cache hits"), count],
 };
 const MEASURES = /** @type {Measure[]} */ (Object.keys(SUMS));
 const ASKED = ["from", "to", "by", "split", "tenant", "model", "adapter", "key"];
@@ -37,26 +38,26 @@ const TIMES = ["day", "hour"];
 export function Usage({ parts, query }) {
   const { api, me, operator } = useSession();
   const { act, failure } = useAction();
-  const by = operator ? [...BY, ["tenant", "Tenant"]] : BY;
+  const by = operator ? [...BY, ["tenant", t("Tenant")]] : BY;
   const asked = given(query, ASKED);
   const path = operator ? "usage" : `tenants/${encodeURIComponent(me.tenant ?? "")}/usage`;
   const read = useRead(withQuery(path, [...asked, ...given(query, ["compare"])]));
   const fields = [
-    { name: "from", label: "First day (UTC)", type: "date" },
-    { name: "to", label: "Last day (UTC)", type: "date" },
-    { name: "by", label: "By", options: by },
-    { name: "split", label: "And by", options: [["", "Nothing else"], ...by] },
-    { name: "compare", label: "Beside it", options: [["", "Nothing"], ["true", "The period before"]] },
-    { name: "measure", label: "Chart of", options: MEASURES.map((name) => [name, SUMS[name][0]]) },
-    ...(operator ? [{ name: "tenant", label: "Only tenant" }] : []),
-    { name: "model", label: "Only model" },
-    { name: "adapter", label: "Only adapter" },
-    { name: "key", label: "Only key" },
+    { name: "from", label: t("First day (UTC)"), type: "date" },
+    { name: "to", label: t("Last day (UTC)"), type: "date" },
+    { name: "by", label: t("By"), options: by },
+    { name: "split", label: t("And by"), options: [["", t("Nothing else")], ...by] },
+    { name: "compare", label: t("Beside it"), options: [["", t("Nothing")], ["true", t("The period before")]] },
+    { name: "measure", label: t("Chart of"), options: MEASURES.map((name) => [name, SUMS[name][0]]) },
+    ...(operator ? [{ name: "tenant", label: t("Only tenant") }] : []),
+    { name: "model", label: t("Only model") },
+    { name: "adapter", label: t("Only adapter") },
+    { name: "key", label: t("Only key") },
   ];
   const download = () => act(() => api.download(withQuery(`${path}/csv`, asked), `usage-${day(Date.now() / 1000)}.csv`));
-  const actions = html`<button type="button" onClick=${download}>Download CSV</button>`;
+  const actions = html`<button type="button" onClick=${download}>${t("Download CSV")}</button>`;
   return html`
-    <${Heading} actions=${actions}>Usage</${Heading}>
+    <${Heading} actions=${actions}>${t("Usage")}</${Heading}>
     <${Filters} parts=${parts} query=${{ by: "day", measure: "cost_microdollars", ...query }} fields=${fields} />
     ${failure}
     <${Loaded} of=${read}>${(/** @type {UsageReport} */ report) => html`<${Report} report=${report} parts=${parts} query=${query} by=${by} />`}</${Loaded}>
@@ -71,10 +72,10 @@ function Report({ report, parts, query, by }) {
   const { before } = report;
   /** @type {import("../parts.js").Column<any>[]} */
   const columns = [
-    { title: titles.get(report.by) ?? "", cell: ({ name }) => name || "none" },
-    ...(report.split ? [{ title: titles.get(report.split) ?? "", cell: (/** @type {Row} */ { split }) => split || "none" }] : []),
+    { title: titles.get(report.by) ?? "", cell: ({ name }) => name || t("none") },
+    ...(report.split ? [{ title: titles.get(report.split) ?? "", cell: (/** @type {Row} */ { split }) => split || t("none") }] : []),
     ...MEASURES.map((name) => ({ title: SUMS[name][0], number: true, cell: (/** @type {Row} */ row) => SUMS[name][1](row[name]) })),
-    ...(before ? [{ title: `${title} before`, number: true, cell: (/** @type {Row} */ row) => format(row.before ?? 0) }] : []),
+    ...(before ? [{ title: t("{measure} before", { measure: title }), number: true, cell: (/** @type {Row} */ row) => format(row.before ?? 0) }] : []),
   ];
   const data = before ? beside(report, before, measure) : report.data;
   const [bars, barsBefore] = [report, before].map(
@@ -83,21 +84,24 @@ function Report({ report, parts, query, by }) {
   const scale = Math.max(highestBar(bars), highestBar(barsBefore));
   const begin = ROWS * Math.max(0, Math.min(Number(query.page ?? 0) || 0, Math.ceil(data.length / ROWS) - 1));
   return html`
-    ${(report.partial || before?.partial) && html`<p class="note">Some single turns of this time are no longer kept; the total counts them too.</p>`}
+    ${(report.partial || before?.partial) && html`<p class="note">${t("Some single turns of this time are no longer kept; the total counts them too.")}</p>`}
     <div class="side-by-side">
-      ${before && html`<${StackedBars} label=${`${title} from ${before.from} to ${before.to}`} rows=${barsBefore} format=${format} scale=${scale} />`}
-      <${StackedBars} label=${before ? `${title} from ${report.from} to ${report.to}` : title} rows=${bars} format=${format} scale=${scale} />
+      ${before && html`<${StackedBars} label=${spanned(title, before)} rows=${barsBefore} format=${format} scale=${scale} />`}
+      <${StackedBars} label=${before ? spanned(title, report) : title} rows=${bars} format=${format} scale=${scale} />
     </div>
     <${Table}
-      caption="Usage"
+      caption=${t("Usage")}
       columns=${columns}
       rows=${data.slice(begin, begin + ROWS)}
-      total=${{ name: "Total", split: "all", ...report.total, before: before?.total[measure] }}
-      empty="Nothing was used in this time."
+      total=${{ name: t("Total"), split: t("all"), ...report.total, before: before?.total[measure] }}
+      empty=${t("Nothing was used in this time.")}
     />
     <${RowPages} parts=${parts} query=${query} begin=${begin} length=${data.length} />
   `;
 }
+
+/** @param {string} measure @param {{from: string, to: string}} period */
+const spanned = (measure, { from, to }) => t("{measure} from {from} to {to}", { measure, from, to });
 
 /**
  * Rows with the measure of the period before: that of the same name, of days and hours that of the same place.
@@ -136,8 +140,8 @@ function RowPages({ parts, query, begin, length }) {
   if (length <= ROWS) return null;
   const page = (/** @type {number} */ number, /** @type {string} */ words) => html`<a href=${toAddress(parts, { ...query, page: number || "" })}>${words}</a>`;
   const number = begin / ROWS;
-  return html`<nav class="pages" aria-label="Pages">
-    <span>Rows ${begin + 1} to ${Math.min(begin + ROWS, length)} of ${length}</span>
-    ${begin > 0 && page(number - 1, "Earlier rows")} ${begin + ROWS < length && page(number + 1, "Later rows")}
+  return html`<nav class="pages" aria-label=${t("Pages")}>
+    <span>${t("Rows {first} to {last} of {count}", { first: begin + 1, last: Math.min(begin + ROWS, length), count: length })}</span>
+    ${begin > 0 && page(number - 1, t("Earlier rows"))} ${begin + ROWS < length && page(number + 1, t("Later rows"))}
   </nav>`;
 }

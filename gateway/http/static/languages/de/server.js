@@ -103,6 +103,19 @@ export default {
   "You are signed in as {who}.": "Angemeldet als {who}.",
   "the operator of this server": "Betreiber dieses Servers",
 
+  // What needs attention
+  "{subject} of {tenant} has used {share} of its {budget}: ${used} of ${most}": "{subject} von {tenant} hat {share} verbraucht ({budget}): {used} $ von {most} $",
+  "{tenant} has used {share} of its {budget}: ${used} of ${most}": "{tenant} hat {share} verbraucht ({budget}): {used} $ von {most} $",
+  "daily budget": "Tagesbudget",
+  "monthly budget": "Monatsbudget",
+  "the canary {model} of {route} was taken out: {signal}": "der Canary {model} von {route} wurde herausgenommen: {signal}",
+  "empty answers": "leere Antworten",
+  "failures": "Ausfälle",
+  "late first tokens": "verspätete erste Tokens",
+  "the replica {replica} of {model} does not answer": "das Replikat {replica} von {model} antwortet nicht",
+  "the replica {replica} of {model} fails and gets no turns for a while": "das Replikat {replica} von {model} fällt aus und erhält eine Weile keine Anfragen",
+  "the semantic cache of {tenant} gives no answers of one kind or more: too many would be wrong": "der semantische Cache von {tenant} gibt Antworten mindestens einer Art nicht: zu viele wären falsch",
+
   // What a rule refuses
   "this request's {what} is far above what this key usually sends; slow down": "Diese Anfrage geht weit über das hinaus, was dieser Schlüssel sonst sendet ({what}). Bitte langsamer.",
   "{path}: it holds what this server does not accept ({rule}); leave it out": "Die Frage enthält etwas, das dieser Server nicht annimmt ({rule}). Bitte weglassen. [{path}]",

@@ -1,0 +1,191 @@
+"""The console in the reader's language."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Page, Request, ViewportSize, expect
+
+from tests.e2e.browser import needs_chromium, violations, visit
+from tests.e2e.pseudo_language import speak, untranslated
+from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
+from tests.gateway.admin.console.pages import OPERATORS_VIEWS, dialog, focused, row
+
+pytestmark = needs_chromium
+
+GERMAN = {
+    "#/": "Übersicht",
+    "#/live": "Live",
+    "#/usage": "Nutzung",
+    "#/turns": "Anfragen",
+    "#/tenants": "Mandanten",
+    "#/tenants/shop/keys": "Schlüssel von shop",
+    "#/tenants/shop/users": "Benutzer von shop",
+    "#/tenants/shop/quotas": "Kontingente von shop",
+    "#/adapters": "Adapter",
+    "#/routes": "Routen",
+    "#/routes/tiny-small": "Route tiny-small",
+    "#/routing": "Routing",
+    "#/caches": "Caches",
+    "#/pools": "Pools",
+    "#/plan": "Planung",
+    "#/prices": "Preise",
+    "#/settings": "Einstellungen",
+    "#/playground": "Playground",
+    "#/sessions": "Sitzungen",
+    "#/audit": "Audit-Protokoll",
+}
+"""Heading of each view by its address."""
+CATALOGUES = ("console", "administration", "answers", "names")
+NAMES = "|".join(
+    (
+        r"(key|user|resp)_[0-9a-f]+|tiny-\w+|small-0|\{.*\}|int[48]",
+        r"\b(shop|acme|other|demo|operations|ada|Roundhouse|UTC|Deutsch|English|configuration file)\b",
+        r"\b(admin:\w+|chat|models|adapters)\b",
+    )
+)
+"""What is in the shop, types of numbers and scopes: names that have no language."""
+
+
+WIDER = """(width) => [...document.querySelectorAll("body *")]
+  .filter((element) => !element.closest(".scroll") && element.getBoundingClientRect().right > width)
+  .map((element) => element.outerHTML.slice(0, 100))"""
+
+
+def sign_in(page: Page, key: str, address: str = "#/") -> None:
+    """In any language."""
+    page.goto(f"/admin/{address}")
+    page.locator("input[type=password]").fill(key)
+    page.locator("form button").click()
+    expect(page.locator("nav.views")).to_be_visible()
+
+
+def open_view(page: Page, address: str) -> None:
+    """Go to a view, and wait until everything in it is there."""
+    page.goto(f"/admin/{address}")
+    expect(page.locator("main h1")).to_be_visible()
+    expect(page.locator("main > [role=status], main p[role=status]").filter(has_text="…")).to_have_count(0)
+
+
+@pytest.fixture
+def answered(shop: Shop) -> str:
+    """A turn of acme's, which the router has decided on -> its id."""
+    body = {"model": "auto", "input": "hello", "max_output_tokens": 4}
+    headers = {"authorization": f"Bearer {CHAT}"}
+    response = httpx2.post(f"{shop.url}/v1/responses", json=body, headers=headers, timeout=30)
+    return str(response.raise_for_status().json()["id"])
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_german_browser_gets_a_german_console(
+    browser: Browser, shop: Shop, answered: str, scheme: Literal["light", "dark"], width: int
+) -> None:
+    """axe finds nothing in any view, in a dialog, or before signing in."""
+    assert GERMAN.keys() >= OPERATORS_VIEWS.keys()
+    viewport: ViewportSize = {"width": width, "height": 800}
+    with visit(browser, shop.url, locale="de-DE", color_scheme=scheme, viewport=viewport) as tab:
+        page = tab.page
+        page.goto("/admin/")
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+        expect(page.get_by_role("heading", name="Anmelden")).to_be_visible()
+        assert violations(page) == []
+        page.get_by_label("API-Schlüssel").fill("wrong")
+        page.get_by_role("button", name="Anmelden").click()
+        expect(page.get_by_role("alert")).to_have_text("Der Server kennt diesen Schlüssel nicht.")
+        sign_in(page, OPERATOR)
+        for address, heading in GERMAN.items():
+            open_view(page, address)
+            expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+            assert page.title() == f"{heading.split(' ')[0]} · Roundhouse-Konsole" or "/" in address.strip("#/")
+            assert violations(page) == [], address
+        open_view(page, f"#/turns/{answered}")
+        expect(page.get_by_role("heading", name="Entscheidung")).to_be_visible()
+        assert violations(page) == []
+        open_view(page, "#/tenants")
+        page.get_by_role("button", name="Ändern: shop").click()
+        dialog(page).get_by_label("Beschreibung").fill("Kuchen")
+        expect(dialog(page).get_by_role("row").filter(has_text="Kuchen")).to_contain_text("Beschreibung")
+        assert violations(page) == []
+        dialog(page).get_by_role("button", name="Ändern", exact=True).click()
+        expect(row(page, "Kuchen")).to_be_visible()
+        assert focused(page) != "body"
+
+
+def test_numbers_money_and_times_are_german(browser: Browser, shop: Shop, operator: httpx2.Client) -> None:
+    """And names of limits."""
+    limits = {"quota": {"requests_per_minute": 12_345, "spend_per_day": 1_234_560_000}}
+    operator.put("/tenants/shop/quotas", json=limits, headers={"if-match": "*"}).raise_for_status()
+    with visit(browser, shop.url, locale="de-DE") as tab:
+        sign_in(tab.page, OPERATOR, "#/tenants/shop/quotas")
+        expect(row(tab.page, "Anfragen je Minute")).to_contain_text("12.345")
+        expect(row(tab.page, "Ausgaben je Tag")).to_contain_text(re.compile(r"1\.234,56\s\$"))
+        open_view(tab.page, "#/tenants/shop/users")
+        expect(row(tab.page, "ada").locator("time")).to_have_text(re.compile(r"^\d\d\.\d\d\.\d{4}, \d\d:\d\d:\d\d$"))
+
+
+def test_the_choice_stays_and_counts_for_all_pages(browser: Browser, shop: Shop) -> None:
+    """It can be made before signing in, and taken back."""
+    with visit(browser, shop.url, locale="en-US") as tab:
+        page = tab.page
+        page.goto("/admin/#/audit")
+        page.get_by_label("Language").select_option(label="Deutsch")
+        expect(page.get_by_role("heading", name="Anmelden")).to_be_visible()
+        sign_in(page, OPERATOR, "#/audit")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Audit-Protokoll")
+        page.goto("/")
+        expect(page.get_by_role("button", name="Neuer Chat")).to_be_visible()
+        page.goto("/admin/#/audit")
+        page.get_by_label("Sprache").select_option(label="Wie der Browser es sagt")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
+
+
+@pytest.mark.parametrize(("locale", "expected"), [("en-US", set[str]()), ("de-DE", {*CATALOGUES, "server"})])
+def test_only_the_language_that_is_chosen_is_loaded(
+    browser: Browser, shop: Shop, locale: str, expected: set[str]
+) -> None:
+    """The first visit stays within 150 KB and 45 requests in German too."""
+    with visit(browser, shop.url, locale=locale) as tab:
+        finished: list[Request] = []
+        tab.page.on("requestfinished", lambda request: finished.append(request))
+        sign_in(tab.page, OPERATOR)
+        open_view(tab.page, "#/")
+        loaded = [re.search(r"/languages/\w+/(\w+)\.js", request.url) for request in finished]
+        assert {found[1] for found in loaded if found} == expected
+        assert len(finished) <= 45, [request.url for request in finished]
+        assert sum(request.sizes()["responseBodySize"] for request in finished) <= 150_000
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_all_texts_are_in_the_catalogues_and_longer_ones_fit(
+    browser: Browser, shop: Shop, answered: str, width: int
+) -> None:
+    """In a language that nobody speaks: nothing is left in English, and nothing is wider than the screen."""
+    with visit(browser, shop.url, locale="de-DE", viewport={"width": width, "height": 800}) as tab:
+        page = tab.page
+        speak(page, *CATALOGUES)
+
+        found: dict[str, list[str]] = {}
+
+        def complete(state: str) -> None:
+            wide = page.evaluate("document.documentElement.scrollWidth") > width
+            found[state] = untranslated(page, names=NAMES) + (page.evaluate(WIDER, width) if wide else [])
+
+        page.goto("/admin/")
+        expect(page.locator("input[type=password]")).to_be_visible()
+        complete("before signing in")
+        sign_in(page, OPERATOR)
+        for address in (*GERMAN, f"#/turns/{answered}"):
+            open_view(page, address)
+            complete(address)
+        for address in ("#/tenants", "#/tenants/shop/keys", "#/adapters", "#/routes", "#/prices"):
+            open_view(page, address)
+            page.locator("main .heading button").first.click()
+            expect(dialog(page)).to_be_visible()
+            expect(dialog(page).get_by_role("status").filter(has_text="…")).to_have_count(0)
+            complete(f"{address}: its first dialog")
+            page.keyboard.press("Escape")
+            expect(dialog(page)).to_have_count(0)
+        assert not any(found.values()), {state: those for state, those in found.items() if those}
