@@ -10,6 +10,35 @@ import signal
 
 SLOTS, CONTEXT = 4, 1024
 """Requests at the same time, and tokens of each."""
+TEMPLATE = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] + '\\n\\n' }}{%- endif %}
+    {{- 'You may call one or more of these functions:\\n<tools>' }}
+    {%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+    {{- '\\n</tools>\\n\\nFor each call, return a JSON object with name and arguments within tags:\\n<tool_call>\\n' }}
+    {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call><|im_end|>\\n' }}
+{%- elif messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' or (message['role'] == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+    {%- elif message['role'] == 'assistant' %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message['content'] %}{{- '\\n' + message['content'] }}{%- endif %}
+        {%- for call in message['tool_calls'] or [] %}
+            {{- '\\n<tool_call>\\n{"name": "' + call['function']['name'] + '", "arguments": ' }}
+            {{- call['function']['arguments'] | tojson }}{{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message['role'] == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message['content'] + '\\n</tool_response><|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+"""Chat template with functions: the server gives none to a model whose own template knows none."""
 
 
 def main() -> None:
@@ -31,6 +60,7 @@ def main() -> None:
     params.api_keys = chosen.key
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path) for path in chosen.lora]
     params.warmup = False
+    params.chat_template = TEMPLATE
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     signal.pause()

@@ -26,6 +26,8 @@ from typing import Self, Unpack
 import msgspec
 from websockets.exceptions import WebSocketException
 
+from engine.client.answer_stream import AnswerStream
+from engine.client.conversation import ChatPrompt
 from engine.client.generation import EngineGone, Generation, RequestInvalid, UnreadableOutput
 from engine.client.link import Link
 from engine.client.upstream import GenerateOptions
@@ -199,6 +201,10 @@ class EngineClient:
         generation = Generation(request, self._cancel, text=text, stop=stop, shown=shown)
         self._begin(generation, request)
         return generation
+
+    def converse(self, conversation: ChatPrompt, *_: object, **__: object) -> AnswerStream:
+        """Refuse: an engine never sees text."""
+        raise RequestInvalid("prompt: engines take token ids", started=False, field="prompt")
 
     def resume(self, generation: Generation) -> None:
         """Go on with a generation that another engine has lost, at its next token; its consumer iterates on.

@@ -1,18 +1,16 @@
-"""One generation as its consumer sees it: an async iterator of text deltas with a result at the end."""
+"""The answer of a server that continues tokens, and the failures of servers."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Self
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from engine.text.detokenizer import StopMatcher
+from engine.client.answer_stream import AnswerStream, Delta
 from engine.text.processor import TextProcessor
-from engine.wire import FinishReason, Generate, Output, TokenIdLogprob, Usage
+from engine.wire import Generate, Output, TokenIdLogprob, Usage
 
 _LEAST_TIMEOUT = 0.001
 """Seconds for the rest of an answer whose time is over: its engine ends it as it ends any other."""
@@ -70,40 +68,8 @@ class UnreadableOutput(RequestFailed):
         super().__init__(message, started=started)
 
 
-class Delta(msgspec.Struct, frozen=True):
-    """Text and tokens that came since the last delta.
-
-    `token_ids` are the tokens that `text` is made of: a token is held back with its text, and the token that ended the
-    answer is not shown. `logprobs` has one entry per token if the request asked for them.
-    """
-
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenIdLogprob] | None = None
-
-
-class Timings(msgspec.Struct, frozen=True):
-    """Seconds since `generate` was called, on the client's clock."""
-
-    first_token: float
-    total: float
-
-
-class GenerationResult(msgspec.Struct, frozen=True):
-    """How a generation ended. `stop` is the stop string that ended it, if one did."""
-
-    finish_reason: FinishReason
-    usage: Usage
-    timings: Timings
-    stop: str | None = None
-
-
-class Generation(AsyncIterator[Delta]):
-    """Deltas of one request, made by `EngineClient.generate`. Leaving it early ends the request in the engine.
-
-    Use it as `async with client.generate(...) as generation:` so that leaving the block for any reason cancels what
-    has not finished. Iteration raises `EngineGone` or `RequestFailed`; when it ends without, `result` is set.
-    """
+class Generation(AnswerStream):
+    """Deltas of one request, made by `Upstream.generate`: tokens, which become text here."""
 
     def __init__(
         self,
@@ -116,23 +82,13 @@ class Generation(AsyncIterator[Delta]):
     ) -> None:
         if stop and text is None:
             raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
+        super().__init__(request.id, len(request.prompt), cancel, stop)
         self.request = request
         """What the engine was asked first."""
-        self.id = request.id
-        """Id of the request in the engine that has it now."""
-        self.prompt_logprobs: list[TokenIdLogprob | None] = []
-        """Log-probabilities of the prompt, if asked for: complete with the first delta; the first entry is None."""
         self.ended_in_engine = False
         """Whether the engine has sent its last output for this request."""
-        self._cancel = cancel
         self._detokenizer = text.detokenizer(shown=shown) if text else None
-        self._stops = StopMatcher(stop)
-        self._begun = time.monotonic()
-        self._first_token: float | None = None
-        self._usage = Usage(len(request.prompt), cached_tokens=0, output_tokens=0, queue_seconds=0.0)
         self._received: list[int] = []
-        self._given = self._done = 0
-        """Counts of tokens: up to the last delta; up to the last delta that the consumer is done with."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
         self._held: deque[tuple[int, int, int, TokenIdLogprob | None]] = deque()
@@ -140,93 +96,29 @@ class Generation(AsyncIterator[Delta]):
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[TokenIdLogprob] = []
-        self._changed = asyncio.Event()
-        self._heard = False
-        self._delivered = False
-        self._ended = False
         self._moves = 0
-        self._result: GenerationResult | None = None
-        self._error: Exception | None = None
 
     @property
-    def result(self) -> GenerationResult:
-        """How the generation ended.
-
-        Raises:
-            RuntimeError: it has not ended, or not by itself.
-        """
-        if self._result is None:
-            raise RuntimeError("the generation has no result: it is still running, was cancelled, or failed")
-        return self._result
+    def _count(self) -> int:
+        return len(self._received)
 
     @property
-    def started(self) -> bool:
-        """Whether the consumer has received a part of the answer."""
-        return self._delivered
+    def _released(self) -> int:
+        return len(self._received) - len(self._held)
 
     @property
-    def usage(self) -> Usage:
-        """Token counts so far, also of a generation that was cancelled or has failed."""
-        return msgspec.structs.replace(self._usage, output_tokens=len(self._received))
-
-    @property
-    def delivered(self) -> Usage:
-        """Token counts of the deltas that the consumer is done with, which it is once it has asked for the next.
-
-        An answer that ended of itself counts all its tokens, also the one that ended it; an interrupted one counts
-        those of its deltas, and none whose text was still held back.
-        """
-        return msgspec.structs.replace(self._usage, output_tokens=self._done)
-
-    async def accepted(self) -> None:
-        """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
-
-        Raises:
-            EngineGone, RequestFailed: the engine has not taken it up.
-        """
-        while not (self._heard or self._ended):
-            await self._change()
-        if self._error is not None:
-            raise self._error
-
-    async def __anext__(self) -> Delta:
-        self._done = self._given
-        while True:
-            if self._text or self._tokens:
-                return self._take()
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                if self._result is not None:
-                    self._done = len(self._received)
-                raise StopAsyncIteration
-            await self._change()
-
-    def cancel(self) -> None:
-        """End the request in the engine unless it has ended; iteration stops after the pending delta. Idempotent."""
-        self._end()
-
-    async def aclose(self) -> None:
-        """Do the same as `cancel`, under the name that asynchronous resources use."""
-        self._end()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    def _pending(self) -> bool:
+        return bool(self._text or self._tokens)
 
     def feed(self, output: Output) -> None:
         """Take one step's output; called by the client's reader."""
         if self._ended:
             return
         self.ended_in_engine = output.finish is not None
-        self._heard = True
+        self._hear(tokens=bool(output.tokens))
         if output.usage is not None:
             self._usage = self._counted(output.usage)
         self.prompt_logprobs += output.prompt_logprobs or []
-        if output.tokens and self._first_token is None:
-            self._first_token = time.monotonic()
         stopped_by_token = output.finish == "stop" and not output.grammar_complete
         for index, token in enumerate(output.tokens):
             self._received.append(token)
@@ -244,16 +136,6 @@ class Generation(AsyncIterator[Delta]):
             self._flush()
             self._finish("stop" if self._stops.matched is not None else output.finish)
         self._changed.set()
-
-    def fail(self, error: Exception) -> None:
-        """End with `error`, once the consumer has taken what came before it. A consumer that has not begun to take the
-        answer gets none of it, so that `started` stays true to the error.
-        """
-        if not self._ended:
-            self._error = error
-            if not self._delivered:
-                self._text, self._tokens, self._logprobs = [], [], []
-            self._end()
 
     def rest(self, id: str) -> Generate:
         """Return what asks another engine for the rest of an answer that `EngineGone` has interrupted.
@@ -327,34 +209,11 @@ class Generation(AsyncIterator[Delta]):
 
     def _take(self) -> Delta:
         delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
-        self._text, self._tokens, self._logprobs = [], [], []
-        self._delivered = True
-        self._given = len(self._received) - len(self._held)
+        self._drop()
         return delta
 
-    async def _change(self) -> None:
-        self._changed.clear()
-        try:
-            await self._changed.wait()
-        except asyncio.CancelledError:
-            await self.aclose()
-            raise
-
-    def _finish(self, reason: FinishReason) -> None:
-        now = time.monotonic()
-        self._result = GenerationResult(
-            finish_reason=reason,
-            usage=self.usage,
-            timings=Timings(first_token=(self._first_token or now) - self._begun, total=now - self._begun),
-            stop=self._stops.matched,
-        )
-        self._end()
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._cancel(self.id)
-        self._changed.set()
+    def _drop(self) -> None:
+        self._text, self._tokens, self._logprobs = [], [], []
 
 
 def _failure(output: Output, *, started: bool) -> RequestFailed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypedDict, Unpack
 
+from engine.client.answer_stream import AnswerStream
+from engine.client.conversation import ChatPrompt
 from engine.client.generation import Generation
 from engine.text.processor import TextProcessor
 from engine.wire import Blocks, Grammar, Load, ModelInfo, SamplingParams, ServiceClass
@@ -27,7 +29,8 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class Upstream(Protocol):
-    """Continues prompts of token ids. Keeps in touch with its server, and comes back whenever that does."""
+    """Answers prompts: of token ids, which it continues, or conversations; one of both is refused. Keeps in touch with
+    its server, and comes back whenever that does."""
 
     address: str
     server_name: str | None
@@ -97,8 +100,23 @@ class Upstream(Protocol):
 
         Raises:
             EngineGone: it is not connected (`started` is false).
-            RequestInvalid: it can never serve this request.
+            RequestInvalid: it can never serve this request, or takes conversations only.
             ValueError: `stop` without `text`, or an empty stop string.
+        """
+
+    def converse(
+        self,
+        conversation: ChatPrompt,
+        sampling: SamplingParams,
+        *,
+        stop: Sequence[str] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> AnswerStream:
+        """Ask for the answer to a conversation; iterate over it for deltas of parts.
+
+        Raises:
+            EngineGone, ValueError: as from `generate`.
+            RequestInvalid: it can never serve this request, or takes token ids only.
         """
 
     def resume(self, generation: Generation) -> None:

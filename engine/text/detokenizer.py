@@ -149,7 +149,8 @@ class StopMatcher:
         if not all(stops):
             raise ValueError("stop: an empty stop string would match everywhere; remove it")
         self.strings = tuple(stops)
-        self._held = ""
+        self.held = ""
+        """Text that may still become one."""
         self.matched: str | None = None
         """Stop string that ended the text, if one did."""
 
@@ -159,19 +160,19 @@ class StopMatcher:
             return text
         if self.matched is not None:
             return ""
-        held = self._held + text
+        held = self.held + text
         ends = [(at + len(stop), -len(stop), stop) for stop in self.strings if (at := held.find(stop)) >= 0]
         if ends:
             end, length, self.matched = min(ends)
-            self._held = ""
+            self.held = ""
             return held[: end + length]
         keep = max(map(len, (_longest_overlap(held, stop) for stop in self.strings)), default=0)
-        self._held = held[len(held) - keep :]
+        self.held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
     def flush(self) -> str:
         """Return what was held back: the text has ended, so that it is no stop string after all."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
 

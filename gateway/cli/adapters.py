@@ -260,6 +260,8 @@ def _base(settings: Settings, source: Path, model: str | None) -> PoolSettings:
     from gateway.config import checkpoints
 
     pool = _pool(settings, model) if model is not None else _fitting(settings, source)
+    if pool.takes_messages:
+        raise click.ClickException(f"{pool.name} is a model of {pool.dialect} servers, which take no adapters")
     for awaited, wanted in checkpoints.awaited(settings):
         if awaited.name == pool.name:
             raise click.ClickException(f"{pool.name} is not here yet; fetch it: roundhouse models pull {wanted.name}")

@@ -172,6 +172,8 @@ def _open_files(settings: Settings) -> CheckResult:
 def _model(pool: PoolSettings, store: ModelStore) -> CheckResult:
     """Check a pool's checkpoint: its digest, the tokenizer for the gateway, the weights for an engine of `serve`."""
     name = f"model of {pool.tier}"
+    if pool.takes_messages:
+        return CheckResult("installation", name, f"{pool.name} is {pool.model} of its {pool.dialect} servers")
     try:
         checkpoints.check([pool], store, read=True)
         size = open_checkpoint(pool.model).weight_bytes if pool.own else 0

@@ -71,6 +71,8 @@ def check(pools: Sequence[PoolSettings], store: ModelStore, *, read: bool = Fals
             used; the message names it and the remedy.
     """
     for pool in pools:
+        if pool.takes_messages:
+            continue  # its servers have its model
         _check_digest(pool, store, read)
         try:
             TextProcessor.from_path(pool.model)

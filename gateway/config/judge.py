@@ -35,12 +35,17 @@ class JudgeSettings(Section, frozen=True):
 def check_judge(judge: JudgeSettings, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
     """
     Raises:
-        SettingsError: there is no such pool, or nothing would be learnt from it.
+        SettingsError: there is no such pool, it cannot judge, or nothing would be learnt from it.
     """
     if judge.pool is None:
         return
     names = [pool.name for pool in pools]
     if judge.pool not in names:
         raise SettingsError(f"judge.pool: no pool is named {judge.pool!r}; name one of {', '.join(names)}")
+    if any(pool.takes_messages for pool in pools if pool.name == judge.pool):
+        raise SettingsError(
+            f"judge.pool: {judge.pool} takes messages only, and cannot be held to a judge's answers; name a pool whose "
+            "servers continue tokens"
+        )
     if not router.log_entries:
         raise SettingsError("judge.pool: with router.log_entries = 0 nothing is learnt from a judge; set one of both")

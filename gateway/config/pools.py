@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from engine.wire import PolicyName
-from gateway.config.redis import without_secrets
 from gateway.config.secret_file import read_secret
 from gateway.config.windows import PoolWindow
 from gateway.models.catalogue import Sha256
@@ -19,7 +16,11 @@ from scale.schedule import bounds_at
 from scale.signals import PoolBounds
 
 Tier = Literal["small", "medium", "large"]
-DialectName = Literal["roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang"]
+DialectName = Literal[
+    "roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "openai", "ollama", "tgi", "anthropic"
+]
+MESSAGE_DIALECTS: frozenset[DialectName] = frozenset({"openai", "ollama", "tgi", "anthropic"})
+"""Dialects of servers that answer conversations; the others continue token ids."""
 Quantization = Literal["off", "int8", "w8a16", "int4"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
@@ -35,7 +36,13 @@ class PoolSettings(Section, frozen=True):
         ),
     ]
     name: Annotated[str, Meta(description="Public name of the model; each pool has another one.")]
-    model: Annotated[str, Meta(description="Checkpoint: a folder in Hugging Face format, or a GGUF file.")]
+    model: Annotated[
+        str,
+        Meta(
+            description="Checkpoint: a folder in Hugging Face format, or a GGUF file. Of servers that "
+            "[take messages](upstreams.md#servers-that-take-messages): the name of the model there."
+        ),
+    ]
     sha256: Annotated[
         Sha256 | None,
         Meta(
@@ -61,9 +68,16 @@ class PoolSettings(Section, frozen=True):
         DialectName,
         Meta(
             description="What its `engines` are: ours, or [servers of another project](upstreams.md). `model` is then "
-            "only read for its tokenizer and chat template."
+            "only read for its tokenizer and chat template, if at all."
         ),
     ] = "roundhouse"
+    context: Annotated[
+        Positive | None,
+        Meta(
+            description="Most tokens of a conversation and its answer, for servers that take messages: they do not "
+            "tell."
+        ),
+    ] = None
     api_key_file: Annotated[
         str | None, Meta(description="File with the key that servers of another `dialect` want; empty: they want none.")
     ] = None
@@ -262,6 +276,11 @@ class PoolSettings(Section, frozen=True):
         return key
 
     @property
+    def takes_messages(self) -> bool:
+        """Whether its servers answer conversations, so that its model is nowhere here."""
+        return self.dialect in MESSAGE_DIALECTS
+
+    @property
     def scaled(self) -> bool:
         """Whether a controller decides how many engines it has."""
         return self.max_replicas is not None
@@ -295,88 +314,3 @@ class PoolSettings(Section, frozen=True):
             ValueError: the fields contradict each other.
         """
         return bounds_at(self.bounds, [window.bounds for window in self.windows], at)
-
-
-def check_pools(pools: Sequence[PoolSettings]) -> None:
-    """Raises SettingsError: there is none, or the fields of one contradict each other."""
-    if not pools:
-        raise SettingsError("pools: at least one pool is needed")
-    for pool in pools:
-        _check_engines(pool)
-        _check_replicas(pool)
-        if pool.quantize != "off" and pool.dtype != "bfloat16":
-            raise SettingsError(
-                f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
-            )
-        if pool.step_tokens < pool.max_running:
-            raise SettingsError(
-                f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
-                f"({pool.max_running})"
-            )
-
-
-def _check_engines(pool: PoolSettings) -> None:
-    """Raises SettingsError: an address is none, or its engines are of another dialect than it says."""
-    schemes: tuple[str, ...]
-    if pool.dialect == "roundhouse":
-        schemes, form = ("ws", "wss", "unix"), "ws(s)://host:port or unix:///path"
-        if pool.api_key_file is not None:
-            raise SettingsError(f"pools: api_key_file of the {pool.tier} pool needs another dialect")
-        if pool.adapter_folder is not None:
-            raise SettingsError(f"pools: adapter_folder of the {pool.tier} pool needs another dialect")
-    else:
-        schemes, form = ("http", "https"), "http(s)://host:port"
-        if not pool.engines or pool.registered:
-            raise SettingsError(
-                f"pools: the {pool.tier} pool is of {pool.dialect} servers, which `serve` does not start and which do "
-                "not announce themselves: name their addresses in engines, and leave out registered"
-            )
-        _ = pool.api_key  # refused now rather than at the first request
-    for address in pool.engines:
-        if not _is_address(address, schemes):
-            raise SettingsError(f"pools: engines: {without_secrets(address)!r} is no address; use {form}")
-
-
-def _is_address(address: str, schemes: Sequence[str]) -> bool:
-    try:
-        parts = urlsplit(address)
-        _ = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in schemes and "@" not in parts.netloc and bool(parts.hostname or parts.scheme == "unix")
-
-
-def _check_replicas(pool: PoolSettings) -> None:
-    """Raises SettingsError: how many engines it may have is contradictory."""
-    try:
-        bounds = pool.bounds
-        for window in pool.windows:
-            _check_window(pool, window, bounds)
-    except ValueError as error:
-        raise SettingsError(f"pools: the {pool.tier} pool: {error}") from error
-    if pool.max_replicas is None:
-        if pool.on_demand_replicas:
-            raise SettingsError(f"pools: on_demand_replicas of the {pool.tier} pool needs max_replicas")
-        if pool.own and pool.min_replicas != 1:
-            raise SettingsError(
-                f"pools: min_replicas of the {pool.tier} pool is {pool.min_replicas}, but `serve` starts one engine: "
-                "set max_replicas too, or registered, or name engines that run elsewhere"
-            )
-    elif pool.engines:
-        raise SettingsError(
-            f"pools: max_replicas of the {pool.tier} pool has no effect on the engines that it names; leave out either"
-        )
-
-
-def _check_window(pool: PoolSettings, window: PoolWindow, bounds: PoolBounds) -> None:
-    """Raises ValueError: it contradicts itself, or its pool."""
-    if not pool.scaled:
-        raise ValueError("windows need max_replicas")
-    if window.min_replicas == 0 < pool.min_replicas:
-        raise ValueError("a window in which it may sleep needs min_replicas = 0 of the pool, so that turns wait for it")
-    high = window.bounds.max_replicas
-    low = pool.min_replicas if window.min_replicas is None else window.min_replicas
-    if high is not None and max(low, pool.on_demand_replicas) > high:
-        raise ValueError(f"max_replicas of a window is {high}, below min_replicas or on_demand_replicas")
-    if low > bounds.affordable:
-        raise ValueError(f"the budget pays {bounds.affordable:g} replicas, fewer than min_replicas of a window, {low}")

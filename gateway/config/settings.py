@@ -32,10 +32,10 @@ from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_i
 from gateway.config.judge import JudgeSettings, check_judge
 from gateway.config.model_store import ModelStoreSettings
 from gateway.config.origin import LOOPBACK
+from gateway.config.pool_checks import check_pools
 from gateway.config.pools import TIERS as TIERS
 from gateway.config.pools import PoolSettings as PoolSettings
 from gateway.config.pools import Tier as Tier
-from gateway.config.pools import check_pools
 from gateway.config.ray import RaySettings
 from gateway.config.redis import RedisSettings as RedisSettings
 from gateway.config.redis import check_redis

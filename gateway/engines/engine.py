@@ -45,7 +45,7 @@ class Engine:
     def context(self) -> int:
         """Most tokens of prompt and output together: what the engine says, until then what the checkpoint declares."""
         info = self.client.info
-        return info.context if info else self.pool.text.context
+        return info.context if info else self.pool.declared_context
 
     @property
     def load(self) -> int:

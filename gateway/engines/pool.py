@@ -11,7 +11,7 @@ from time import monotonic
 
 from engine.client.encoder import ConversationEncoder
 from engine.registration import Lease
-from engine.text.processor import TextProcessor
+from engine.text.processor import SamplingDefaults, TextProcessor
 from engine.wire import ModelInfo
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings, RouterSettings
@@ -19,6 +19,7 @@ from gateway.engines.engine import Engine
 from gateway.engines.merge import EnginePlace, PresentEngine, merge
 from gateway.engines.placement import Placer
 from gateway.engines.pool_model import PoolModel
+from gateway.errors import InvalidRequest
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
 from gateway.upstreams.connecting import connector
@@ -31,6 +32,9 @@ logger = logging.getLogger("roundhouse.engines")
 
 RELIEF = 30.0
 """Seconds for which a replica that is no longer listed is kept while no other one is connected."""
+_MESSAGES = "messages"
+"""The `Pool.vocabulary` of pools that take messages: the estimate of a prompt's length is the same for all of them."""
+_OPENAI_DEFAULTS = SamplingDefaults(temperature=1.0)
 _POLL = 0.05
 """Seconds between looks for an engine that can take an answer up."""
 
@@ -66,13 +70,19 @@ class Pool:
         self.name = settings.name
         self.dialect = settings.dialect
         self.model = PoolModel(self.name, self.path, settings.yarn_factor)
-        self.text = TextProcessor.from_path(self.path)
-        self.encoder = ConversationEncoder(self.text)
-        self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
-        """Format in which the model writes function calls."""
-        self.vocabulary = self.text.digest
+        self.takes_messages = settings.takes_messages
+        """Whether its servers answer conversations, and have its tokenizer to themselves."""
+        self._text = None if self.takes_messages else TextProcessor.from_path(self.path)
+        self.encoder = None if self._text is None else ConversationEncoder(self._text)
+        self.tools = tool_format(self._text.template_source(tools=True) if self._text else "", settings.tool_parser)
+        """Format in which the model writes function calls, where they are read here."""
+        self.vocabulary = self._text.digest if self._text else _MESSAGES
         """Digest that is equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for
         all of them."""
+        self.defaults = self._text.defaults if self._text else _OPENAI_DEFAULTS
+        """Sampling parameters where a request names none."""
+        self.declared_context = settings.context or self.text.context
+        """Most tokens of prompt and output together, as the checkpoint or the configuration has it."""
         self.engines: list[Engine] = []
         self.leaving: list[Engine] = []
         """Replicas that are no longer listed, but still used until one of `engines` is connected."""
@@ -92,10 +102,24 @@ class Pool:
         self.max_turns = 0
         """Most turns that this gateway sends to the pool at the same time; 0: any number."""
         self.answer_length = AnswerLength()
-        self._server_name = tls.server_name
-        self._connect = connector(settings, tls, lambda: self.text)
+        self._server_name, self._connect = tls.server_name, connector(settings, tls, lambda: self.text)
         self.configure(settings, router)
         self.arrange(taken=())
+
+    @property
+    def text(self) -> TextProcessor:
+        """Its tokenizer and chat template.
+
+        Raises:
+            InvalidRequest: its servers have them to themselves.
+        """
+        if self._text is None:
+            raise InvalidRequest(
+                f"model: {self.name} takes messages only, as its server keeps its tokenizer to itself; "
+                "ask for another model, or for a chat completion",
+                param="model",
+            )
+        return self._text
 
     @property
     def routable(self) -> list[Engine]:
@@ -112,7 +136,7 @@ class Pool:
     @property
     def context(self) -> int:
         """Most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
-        return max((engine.context for engine in self.engines), default=self.text.context)
+        return max((engine.context for engine in self.engines), default=self.declared_context)
 
     def configure(self, settings: PoolSettings, router: RouterSettings) -> None:
         """Take over a new configuration; `arrange` follows the engines that it names."""

@@ -132,7 +132,8 @@ class Engines:
         self._engines |= {engine.name: engine for engine in pool.engines}
         for engine in pool.engines:
             await engine.client.start()
-        self._changing.begin(pool.encoder.start())
+        if pool.encoder is not None:
+            self._changing.begin(pool.encoder.start())
         return pool
 
     async def _let_go(self, pool: Pool, engine: Engine) -> None:
@@ -155,11 +156,12 @@ class Engines:
         for engine in set(self._engines.values()):
             await engine.client.start()
         for encoder in {pool.vocabulary: pool.encoder for pool in reversed(self.pools)}.values():
-            self._changing.begin(encoder.start())
+            if encoder is not None:
+                self._changing.begin(encoder.start())
 
     async def aclose(self) -> None:
         await self._changing.aclose()
-        await asyncio.gather(*(pool.encoder.aclose() for pool in self.pools))
+        await asyncio.gather(*(pool.encoder.aclose() for pool in self.pools if pool.encoder is not None))
         await asyncio.gather(*(engine.client.aclose() for engine in set(self._engines.values())))
 
     @property

@@ -7,11 +7,13 @@ different ones is refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from engine.client.conversation import ChatPrompt
 from gateway.access.identity import Principal
 from gateway.engines.pool import Pool
 from gateway.errors import invalid_value
@@ -72,15 +74,19 @@ def _nothing(model: str | None) -> TurnRequest:
     return TurnRequest(model=model or "auto", prompt="", add_special_tokens=False)
 
 
-async def _prompt(gateway: Gateway, principal: Principal, asked: TurnRequest) -> tuple[Pool, list[int]]:
+async def _prompt(gateway: Gateway, principal: Principal, asked: TurnRequest) -> tuple[Pool, Sequence[int]]:
     """Return a prompt's tokens, and a pool of the model that they belong to.
 
     Raises:
-        ApiError: a turn would be refused, or models with different tokenizers may answer.
+        ApiError: a turn would be refused, or models with different tokenizers may answer, or one whose server keeps it
+            to itself.
     """
     prompts = await gateway.turns.count(asked, principal)
     pools = [gateway.engines.pool(name) for name in prompts]
     if len({pool.vocabulary for pool in pools}) > 1:
         names = ", ".join(prompts)
         raise invalid_value("model", f"{asked.model} may mean models with different tokenizers; name one of {names}")
-    return pools[0], prompts[pools[0].name]
+    prompt = prompts[pools[0].name]
+    if isinstance(prompt, ChatPrompt):
+        raise invalid_value("model", f"the tokenizer of {pools[0].name} is its server's; name another model")
+    return pools[0], prompt

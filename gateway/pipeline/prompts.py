@@ -1,4 +1,4 @@
-"""Tokenises a turn for each model that may answer it, and turns an engine's log-probabilities back into text."""
+"""Writes a turn's prompt for each model that may answer it, and turns an engine's log-probabilities back into text."""
 
 from __future__ import annotations
 
@@ -7,32 +7,43 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from engine.client.conversation import Prompt
 from engine.client.encoder import LONG_TEXT
 from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
 from gateway.engines.pool import Pool
 from gateway.errors import InvalidRequest
+from gateway.pipeline.conversing import conversed, refused
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import PromptScored, TokenLogprob
 from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
 
+TokenIds = Sequence[int]
 
-async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
-    """Return the prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
+
+async def write(turn: Turn, pools: Sequence[Pool]) -> dict[str, Prompt]:
+    """Return the prompt by pool name: token ids, or a conversation for pools that take messages. Pools that are asked
+    the same share one. Those that cannot be asked this have none.
 
     Raises:
-        InvalidRequest: a chat template refuses the conversation.
+        InvalidRequest: no pool can be asked it, or a chat template refuses the conversation.
     """
-    encoded: dict[tuple[str, str], list[int]] = {}
-    prompts = {}
+    encoded: dict[tuple[str, str], Prompt] = {}
+    prompts: dict[str, Prompt] = {}
     room = max((pool.context for pool in pools), default=0) - (turn.request.max_output_tokens or 1)
+    refusal = None
     for pool in pools:
+        if pool.takes_messages and (found := refused(turn.request)) is not None:
+            refusal = found
+            continue
         key = (pool.vocabulary, pool.tools.name)
         if key not in encoded:
             ids = await _encode(turn, pool, turn.conversation)
             encoded[key] = await _truncated(turn, pool, room) if turn.request.truncate and len(ids) > room else ids
         prompts[pool.name] = encoded[key]
+    if refusal is not None and not prompts:
+        raise refusal
     return prompts
 
 
@@ -43,7 +54,7 @@ def size_of(turn: Turn) -> int:
     return size + (request.tools.size if request.tools else 0)
 
 
-async def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
+async def _truncated(turn: Turn, pool: Pool, room: int) -> Prompt:
     """Return the prompt without as many of the oldest messages as it takes to fit into `room`.
 
     System messages stay, and so does the newest message, with the call that it answers. If that is too long by itself,
@@ -52,7 +63,7 @@ async def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
     said = turn.conversation
     starts = [index for index, message in enumerate(said) if message.role not in ("system", "tool")] or [0]
 
-    async def encoded(start: int) -> list[int]:
+    async def encoded(start: int) -> Prompt:
         kept = [message for index, message in enumerate(said) if index >= start or message.role == "system"]
         return await _encode(turn, pool, kept)
 
@@ -66,8 +77,11 @@ async def _truncated(turn: Turn, pool: Pool, room: int) -> list[int]:
     return await encoded(starts[low])
 
 
-async def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> list[int]:
-    request, text = turn.request, pool.text
+async def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> Prompt:
+    if pool.takes_messages:
+        return conversed(turn.request, conversation)
+    request, text, encoder = turn.request, pool.text, pool.encoder
+    assert encoder is not None
     if isinstance(request.prompt, str):
         encode = partial(text.encode, request.prompt, special=request.add_special_tokens)
         return encode() if len(request.prompt) < LONG_TEXT else await asyncio.to_thread(encode)
@@ -77,14 +91,12 @@ async def _encode(turn: Turn, pool: Pool, conversation: Sequence[Message]) -> li
     messages = template_messages(conversation, pool.tools, tools, request.instructions)
     variables: dict[str, Any] = {**request.template}
     try:
-        return await pool.encoder.encode(
-            messages, tools=template_tools(tools) if pool.tools.native else None, **variables
-        )
+        return await encoder.encode(messages, tools=template_tools(tools) if pool.tools.native else None, **variables)
     except ChatTemplateError as error:
         raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
 
 
-def scored(prompt: Sequence[int], logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:
+def scored(prompt: TokenIds, logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:
     """Return the prompt's log-probabilities in text."""
     return PromptScored(tuple(prompt), tuple(None if entry is None else logprob(entry, text) for entry in logprobs))
 

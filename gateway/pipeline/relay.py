@@ -7,14 +7,13 @@ token. Its tokens are those that the lost one would have given, as draws are key
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from time import monotonic
 
 from msgspec import Struct
 
+from engine.client.answer_stream import AnswerStream
 from engine.client.generation import (
     EngineGone,
     EngineOverloaded,
@@ -23,16 +22,12 @@ from engine.client.generation import (
     RequestInvalid,
     UnreadableOutput,
 )
-from engine.wire import SamplingParams
 from gateway.engines.engine import Engine
-from gateway.engines.placement import salt_of
 from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
-from gateway.pipeline import prompts
-from gateway.pipeline.service_tier import Share
+from gateway.pipeline.asking import EngineRequest, asking
 from gateway.pipeline.sink import AnswerSink
-from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import EndReason, TokenUsage
-from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
+from gateway.tools.answer import Constraint
 from gateway.turns import Turn
 from router.in_flight import InFlightRequest
 
@@ -68,25 +63,6 @@ class TryNext(Exception):
     def __init__(self, error: ApiError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-class EngineRequest(Struct, frozen=True, kw_only=True):
-    """The request to one engine for a turn."""
-
-    turn: Turn
-    engine: Engine
-    prompt: Sequence[int]
-    """Prompt as token ids of this engine's model."""
-    sampling: SamplingParams
-    flight: AbstractContextManager[InFlightRequest]
-    """Counts the request as load of its engine while it is open."""
-    share: Share
-    adapter: str | None
-    """Version of the LoRA adapter, if one is used."""
-    queue_timeout: float | None
-    """Seconds that the request may wait in the engine for its first step; None: as long as it takes."""
-    move_timeout: float
-    """Seconds that an answer waits for an engine that can take it up."""
 
 
 async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
@@ -133,7 +109,6 @@ class _Answer:
     """One answer while it is streamed."""
 
     def __init__(self, asked: EngineRequest, sink: AnswerSink) -> None:
-        request, pool = asked.turn.request, asked.engine.pool
         self._asked = asked
         self._sink = sink
         self.engine = asked.engine
@@ -154,22 +129,22 @@ class _Answer:
         """Time by which another engine has to go on with it."""
         self._full: dict[Engine, float] = {}
         """Engines that had no room for the rest, and when they are asked again."""
-        self._reader = AnswerReader(request, pool.tools, _call_id)
-        self.bound = constraint(request, pool.tools, pool.text.special_token) if request.generate else None
-        self.begun = self.bound is None and not _names_tokens(request)
+        self._asking = asking(asked)
+        self.bound = self._asking.bound
+        self.begun = self._asking.certain
         if self.begun:
             sink.begin()
         self.first: float | None = None
         self.last: float | None = None
         """When the last token came, as `first` is when the first one did."""
         self._broken: ApiError | None = None
-        self._generation: Generation
+        self._generation: AnswerStream
 
     async def stream(self) -> None:
         """Ask the engine and pass on what it answers, and others in its place if it is lost."""
         turn, sink = self._asked.turn, self._sink
         self._flight = self.flights.enter_context(self._asked.flight)
-        generation = self._generation = self._generate()
+        generation = self._generation = self._asking.ask()
         turn.delivered = partial(_usage, turn, generation)
         async with generation:
             turn.on_cancel(generation.cancel)
@@ -189,12 +164,12 @@ class _Answer:
                         raise
             if self.first is None and not turn.cancelled:  # the first token has ended the answer
                 self._show_scores()
-            sink.take(self._reader.finish())
+            sink.take(self._asking.finish())
             self._broken = sink.finish()
 
     async def _pass_on(self) -> None:
         """Pass on what the generation says until it ends, or nobody may see more of it."""
-        request, sink, text = self._asked.turn.request, self._sink, self._asked.engine.pool.text
+        request, sink = self._asked.turn.request, self._sink
         async for delta in self._generation:
             self.last = monotonic()
             self._flight.prefilled()
@@ -202,15 +177,15 @@ class _Answer:
                 self.first = self.last
                 self._show_scores()
             if request.generate:
-                shown = delta.logprobs if request.sampling.logprobs is not None else None
-                logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
-                sink.take(self._reader.read(delta.text, delta.token_ids, logprobs))
+                sink.take(self._asking.read(delta))
                 if sink.blocked:
                     break
 
     async def _move(self, failure: EngineGone | EngineOverloaded) -> bool:
         """Have another engine go on with the answer; False if none can, or the answer is no longer wanted."""
         turn, lost, generation, now = self._asked.turn, self.engine, self._generation, monotonic()
+        if not isinstance(generation, Generation):
+            return False
         said = generation.usage.output_tokens
         if isinstance(failure, EngineOverloaded) and self.moves and said == self._said:
             self.moves -= 1  # it has not taken the answer up
@@ -254,51 +229,25 @@ class _Answer:
             last_token=self.last,
         )
 
-    def _generate(self) -> Generation:
-        asked, turn = self._asked, self._asked.turn
-        pool, share = asked.engine.pool, asked.share
-        shown = shown_tokens(turn.request, pool.tools, pool.text.special_token)
-        return asked.engine.client.generate(
-            asked.prompt,
-            asked.sampling,
-            text=pool.text,
-            stop=turn.request.stop,
-            shown=shown if turn.request.skip_special_tokens else pool.text.special_token_ids,
-            adapter=asked.adapter,
-            salt=salt_of(turn.principal.tenant),
-            grammar=self.bound.grammar if self.bound else None,
-            tenant=share.tenant,
-            weight=share.weight,
-            service=share.service,
-            queue_timeout=asked.queue_timeout,
-            request_id=turn.id,
-            traceparent=turn.trace.traceparent,
-        )
-
     def _show_scores(self) -> None:
-        turn = self._asked.turn
-        if turn.request.sampling.prompt_logprobs is not None:
-            scores = self._generation.prompt_logprobs
-            turn.append(prompts.scored(self._asked.prompt, scores, self._asked.engine.pool.text))
+        scored = self._asking.scored(self._generation)
+        if scored is not None:
+            self._asked.turn.append(scored)
 
 
-def _names_tokens(request: TurnRequest) -> bool:
-    """Whether the request has token ids, of which only an engine knows whether its model has them."""
-    sampling = request.sampling
-    return bool(sampling.logit_bias or sampling.stop_token_ids) or isinstance(request.prompt, tuple)
-
-
-def _reason(turn: Turn, generation: Generation) -> EndReason:
+def _reason(turn: Turn, generation: AnswerStream) -> EndReason:
     if turn.cancelled:
         return "cancelled"
     # A warm-up is complete when the prompt has been run, whatever became of the token that is thrown away.
     if not turn.request.generate:
         return "stop"
+    if generation.result.filtered:
+        return "content_filter"
     reason = generation.result.finish_reason
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
 
 
-def _usage(turn: Turn, generation: Generation) -> TokenUsage:
+def _usage(turn: Turn, generation: AnswerStream) -> TokenUsage:
     usage = generation.delivered
     return TokenUsage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
@@ -335,7 +284,3 @@ def _invalid(failure: RequestFailed, held: Constraint | None) -> InvalidRequest:
         # llguidance may repeat the whole grammar.
         return InvalidRequest(f"{held.param}: {failure.reason[:MAX_REASON]}", param=held.param, code="invalid_value")
     return InvalidRequest(str(failure), param=failure.field)
-
-
-def _call_id() -> str:
-    return "call_" + secrets.token_hex(12)

@@ -14,12 +14,13 @@ from time import monotonic
 import msgspec
 
 from cache.response import CachedAnswer
+from engine.client.conversation import Prompt
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.limits.reservation import Reservation
 from gateway.pipeline.admission import Admission
 from gateway.pipeline.metering import Metering, outcome_of
-from gateway.pipeline.prompts import tokenise
+from gateway.pipeline.prompts import write
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.refusals import NAMED_ADAPTERS
 from gateway.pipeline.routing.tiers import Tiers
@@ -98,8 +99,8 @@ class Pipeline:
             if self._tracing is not None:
                 self._tracing.close(turn, sys.exception())
 
-    async def count(self, turn: Turn) -> dict[str, list[int]]:
-        """Return the prompt's token ids by pool name without answering; counts as one request.
+    async def count(self, turn: Turn) -> dict[str, Prompt]:
+        """Return the prompt by pool name without answering; counts as one request.
 
         Raises:
             ApiError: the turn itself would be refused for the same reason.
@@ -178,7 +179,7 @@ class Pipeline:
         return assigned
 
     async def _prepare(self, resolved: Resolved) -> Prepared:
-        """Filter the request, and tokenise the prompt for every pool that may answer."""
+        """Filter the request, and write the prompt for every pool that may answer."""
         turn, adapter = resolved.turn, resolved.adapter
         if self._guard.active:
             await self._guard.admit(turn)
@@ -186,7 +187,7 @@ class Pipeline:
         return Prepared(
             **msgspec.structs.asdict(resolved),
             prices={pool.name: self._view.price(pool.name, name) for pool in resolved.pools},
-            prompts=await tokenise(turn, resolved.pools),
+            prompts=await write(turn, resolved.pools),
             safety=self._guard.digest(turn.principal.tenant),
             seed=random.getrandbits(63),
         )

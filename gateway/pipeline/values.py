@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cache.policy import Scope
 from cache.response import Lookup, LookupOutcome
+from engine.client.conversation import Prompt
 from gateway.billing.cost import TokenPrices, picodollars, rounded_up
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.engine import Engine
@@ -85,10 +86,10 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
 
 class Prepared(Resolved, frozen=True, kw_only=True):
-    """A turn whose request has passed the safety rules and is in token ids."""
+    """A turn whose request has passed the safety rules, and whose prompt is written."""
 
-    prompts: dict[str, list[int]]
-    """Token ids by pool name."""
+    prompts: dict[str, Prompt]
+    """Prompt by name of the pools that can be asked it."""
     prices: Mapping[str, TokenPrices | None]
     """Prices by pool name, in force when the request arrived."""
     safety: str | None

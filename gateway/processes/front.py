@@ -142,4 +142,4 @@ def _of_this_host(pool: Pool) -> bool:
 
 
 def _bounded(pool: Pool) -> list[str]:
-    return bounded_context(pool.tier, pool.context, pool.text.context)
+    return bounded_context(pool.tier, pool.context, pool.declared_context)

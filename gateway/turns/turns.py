@@ -13,6 +13,7 @@ from typing import Protocol
 
 from redis.asyncio import Redis
 
+from engine.client.conversation import Prompt
 from gateway.access.identity import Principal
 from gateway.background import BackgroundTasks
 from gateway.config.settings import TurnSettings
@@ -46,8 +47,8 @@ class TurnPipeline(Protocol):
         """
         ...
 
-    async def count(self, turn: Turn) -> dict[str, list[int]]:
-        """Return the prompt's token ids by pool name, without running the turn.
+    async def count(self, turn: Turn) -> dict[str, Prompt]:
+        """Return the prompt by pool name, without running the turn.
 
         Raises:
             ApiError: the turn would be refused.
@@ -161,7 +162,7 @@ class Turns:
                 return await _admitted(turn.watch(wake=wake))
             await self._creations.release(claim, existing)
 
-    async def count(self, request: TurnRequest, principal: Principal) -> dict[str, list[int]]:
+    async def count(self, request: TurnRequest, principal: Principal) -> dict[str, Prompt]:
         """Return the token ids of a request's prompt by the name of each pool that may answer it; starts no turn.
 
         Raises:

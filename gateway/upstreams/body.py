@@ -11,14 +11,14 @@ from engine.request import RequestError
 from engine.text.processor import TextProcessor
 from engine.validation import validate
 from engine.wire import Generate, ModelInfo, SamplingParams
-from gateway.upstreams.dialect import ServerDescription, ServerDialect
+from gateway.upstreams.dialect import ServerDescription, TokenDialect
 
 _READ_HERE = frozenset({"logprobs", "prompt_logprobs", "stop_token_ids", "max_tokens", "min_tokens"})
 """Parameters that are written in another way than the others, or are ours to enforce."""
 _DEFAULTS = SamplingParams()
 
 
-def model_info(found: ServerDescription, dialect: ServerDialect, text: TextProcessor) -> ModelInfo:
+def model_info(found: ServerDescription, dialect: TokenDialect, text: TextProcessor) -> ModelInfo:
     """Return the model that a server describes. Args: text: its tokenizer."""
     identity = f"{dialect.name}\n{found.identity}\n{text.digest}"
     return ModelInfo(
@@ -33,13 +33,13 @@ def model_info(found: ServerDescription, dialect: ServerDialect, text: TextProce
     )
 
 
-def seed_of(sampling: SamplingParams, dialect: ServerDialect) -> int:
+def seed_of(sampling: SamplingParams, dialect: TokenDialect) -> int:
     """Return the seed as the server has it; 0 if it has none."""
     seed = dialect.sampling.get("seed")
     return 0 if seed is None else int(seed.encode(sampling.seed))
 
 
-def request_body(request: Generate, dialect: ServerDialect, model: ModelInfo) -> dict[str, Any]:
+def request_body(request: Generate, dialect: TokenDialect, model: ModelInfo) -> dict[str, Any]:
     """Return the body of the request for an answer, or for the rest of one, without its adapter.
 
     Raises:
@@ -75,7 +75,7 @@ def request_body(request: Generate, dialect: ServerDialect, model: ModelInfo) ->
     return body | (inner if dialect.within is None else {dialect.within: inner})
 
 
-def _sampling(sampling: SamplingParams, dialect: ServerDialect) -> dict[str, Any]:
+def _sampling(sampling: SamplingParams, dialect: TokenDialect) -> dict[str, Any]:
     """Return the parameters that have one counterpart each; empty logit biases are left out."""
     found: dict[str, Any] = {}
     for name in SamplingParams.__struct_fields__:
@@ -90,12 +90,12 @@ def _sampling(sampling: SamplingParams, dialect: ServerDialect) -> dict[str, Any
     return found
 
 
-def _named(name: str, dialect: ServerDialect) -> str:
+def _named(name: str, dialect: TokenDialect) -> str:
     if name not in dialect.sampling:
         raise _lacking(name, dialect)
     return dialect.sampling[name].name
 
 
-def _lacking(name: str, dialect: ServerDialect) -> RequestInvalid:
+def _lacking(name: str, dialect: TokenDialect) -> RequestInvalid:
     message = f"{name}: servers of the dialect {dialect.name} have no such parameter; leave it out"
     return RequestInvalid(message, started=False, field=name)

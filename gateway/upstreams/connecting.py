@@ -12,8 +12,9 @@ from gateway.background import failure_reporter
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings
 from gateway.upstreams.adapters import AdapterAccess
-from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
+from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
 
 Connect = Callable[[str, str | None], Upstream]
@@ -24,7 +25,7 @@ def connector(pool: PoolSettings, tls: EngineTlsSettings, text: Callable[[], Tex
     """Return what makes the clients of a pool's servers.
 
     Args:
-        text: returns the pool's tokenizer, which engines of ours do not need.
+        text: returns the pool's tokenizer, which only servers that continue token ids need.
 
     Raises:
         SettingsError: a file of `tls` cannot be used.
@@ -32,6 +33,14 @@ def connector(pool: PoolSettings, tls: EngineTlsSettings, text: Callable[[], Tex
     files, on_fault = tls.files(), failure_reporter("engine connections")
     if pool.dialect == "roundhouse":
         return lambda address, name: EngineClient(address, tls=files, server_name=name, on_fault=on_fault)
-    adapters = AdapterAccess(pool.adapter_folder, pool.max_adapters)
-    make = partial(HttpUpstream, dialect=DIALECTS[pool.dialect], text=text(), adapters=adapters, on_fault=on_fault)
-    return lambda address, name: make(address, access=ServerAccess(lambda: pool.api_key, files, name))
+
+    def access(name: str | None) -> ServerAccess:
+        return ServerAccess(lambda: pool.api_key, files, name)
+
+    if pool.context is not None:
+        of_messages = partial(MessageUpstream, model=pool.model, context=pool.context, on_fault=on_fault)
+        spoken = MESSAGE_DIALECTS[pool.dialect]
+        return lambda address, name: of_messages(address, spoken, access=access(name))
+    adapters, dialect = AdapterAccess(pool.adapter_folder, pool.max_adapters), TOKEN_DIALECTS[pool.dialect]
+    make = partial(HttpUpstream, dialect=dialect, text=text(), adapters=adapters, on_fault=on_fault)
+    return lambda address, name: make(address, access=access(name))

@@ -95,20 +95,42 @@ class AdapterDialect(Struct, frozen=True, kw_only=True):
     """How a server is started that loads adapters, as the end of a question."""
 
 
+def bearer(key: str) -> dict[str, str]:
+    """Return the headers that present a key as most servers want it."""
+    return {"authorization": f"Bearer {key}"}
+
+
 class ServerDialect(Struct, frozen=True, kw_only=True):
-    """The protocol of a kind of server."""
+    """The protocol of a kind of server, as far as it does not matter what prompts are made of."""
 
     name: str
     generate: str
-    """Path that continues a prompt."""
+    """Path that answers a prompt."""
     health: str
     """Path that answers 200 while the server takes requests."""
+    look: float = 1.0
+    """Seconds between two looks at whether the server is healthy."""
     about: tuple[str, ...]
-    """Paths whose bodies `describe` reads."""
+    """Paths at which the server describes itself."""
+    metrics: Mapping[str, str] = {}
+    """Names at `/metrics` of what `gateway.upstreams.load` counts; empty: there is no such page."""
+    authorization: Callable[[str], Mapping[str, str]] = bearer
+    """Returns the headers that present a key."""
+    headers: Mapping[str, str] = {}
+    """Headers of every request."""
+    adapters: AdapterDialect | None = None
+    """None: it has none."""
+    slots: str | None = None
+    """Path of the page that tells of each request that runs; None: only the `metrics` tell how many do."""
+    seeds: Callable[[bytes], list[int]] = lambda page: []
+    """Reads from that page the seeds of the requests, by which this gateway knows its own."""
+
+
+class TokenDialect(ServerDialect, frozen=True, kw_only=True):
+    """The protocol of a kind of server that continues token ids."""
+
     describe: Callable[..., ServerDescription]
     """Reads the bodies at `about`; raises `msgspec.MsgspecError` or `ValueError` if they make no sense."""
-    metrics: Mapping[str, str]
-    """Names at `/metrics` of what `gateway.upstreams.load` counts."""
     prompt: str
     """Name of the field with the prompt's token ids."""
     model: str | None
@@ -128,12 +150,6 @@ class ServerDialect(Struct, frozen=True, kw_only=True):
     salt: str | None = None
     """Name of the field whose value keeps prefixes apart; None: all tenants share the server's prefix cache."""
     event: type[AnswerEvent]
-    adapters: AdapterDialect | None = None
-    """None: it has none."""
-    slots: str | None = None
-    """Path of the page that tells of each request that runs; None: only the `metrics` tell how many do."""
-    seeds: Callable[[bytes], list[int]] = lambda page: []
-    """Reads from that page the seeds of the requests, by which this gateway knows its own."""
 
 
 def any_of(choices: str) -> list[str]:

@@ -1,59 +1,35 @@
-"""The gateway's side of a server of another project: many streams over HTTP, tokens in and out. asyncio, no torch."""
+"""The gateway's side of a server that continues token ids: tokens in and out."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import random
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import httpx2
 import msgspec
 
-from engine.cache.prefix_keys import BLOCK_SIZE
-from engine.client.generation import EngineGone, EngineOverloaded, Generation, RequestFailed, UnreadableOutput
+from engine.client.answer_stream import AnswerStream
+from engine.client.conversation import ChatPrompt
+from engine.client.generation import EngineGone, Generation, RequestInvalid
 from engine.client.upstream import GenerateOptions
 from engine.text.processor import TextProcessor
-from engine.wire import Blocks, Generate, Load, ModelInfo, Output, SamplingParams
-from gateway.records.section import SettingsError
-from gateway.upstreams.adapters import AdapterAccess, ServerAdapters
+from engine.wire import Generate, ModelInfo, Output, SamplingParams
+from gateway.upstreams.adapters import AdapterAccess
 from gateway.upstreams.body import model_info, request_body, seed_of
-from gateway.upstreams.cancelled import CancelWatch
-from gateway.upstreams.dialect import ServerDialect
-from gateway.upstreams.load import load_of
-from gateway.upstreams.pages import UNREADABLE, ServerAccess, ServerPages, Unhealthy, opened, read_body
+from gateway.upstreams.dialect import AnswerEvent, ServerDescription, TokenDialect
+from gateway.upstreams.pages import ServerAccess, ServerPages
 from gateway.upstreams.reading import ChunkReader
-from gateway.upstreams.refusal import refusal, server_failure
-
-logger = logging.getLogger("roundhouse.engines")
-
-_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
-_LOOK = 1.0
-"""Seconds between two looks at whether the server is healthy."""
-_PAUSE = 60.0
-"""Seconds between two tokens after which an answer counts as lost."""
-_LINGER = 1.0
-"""Seconds that a server may take to end its reply once the answer has ended."""
-_END = "[DONE]"
-_EXPECTED = (Unhealthy, SettingsError, httpx2.HTTPError, OSError, *UNREADABLE)
-"""Exceptions that end a connection without a fault of ours."""
+from gateway.upstreams.refusal import server_failure
+from gateway.upstreams.server import ServerClient, logger
 
 
-class HttpUpstream:
-    """Asks one server. Looks each second whether it is healthy, and comes back whenever it is again.
-
-    A server counts as dead, with all its answers, once it says that it is not healthy, cannot be reached, or has said
-    nothing for `silence` seconds.
-    """
-
-    tells_blocks = False
+class HttpUpstream(ServerClient):
+    """Has one server continue token ids, see `Upstream`."""
 
     def __init__(
         self,
         address: str,
-        dialect: ServerDialect,
+        dialect: TokenDialect,
         text: TextProcessor,
         access: ServerAccess,
         *,
@@ -63,89 +39,18 @@ class HttpUpstream:
     ) -> None:
         """
         Args:
-            address: http:// or https://, without a path unless the server is behind one.
             text: tokenizer of the server's model.
-            on_fault: called while an exception that nobody expected is being handled.
+            adapters, silence, on_fault: see `ServerClient`.
         """
-        self.address = address
-        self.server_name = access.server_name
-        self.id = ""
-        self.on_ready: Callable[[], None] = lambda: None
-        self.info: ModelInfo | None = None
-        self.load: Load | None = None
+        super().__init__(address, dialect, access, adapters=adapters, silence=silence, on_fault=on_fault)
         self._dialect = dialect
         self._events = msgspec.json.Decoder(dialect.event)
         self._text = text
-        self._access = access
-        self._adapters = ServerAdapters(address, dialect.adapters, adapters)
-        self._cancels = CancelWatch()
-        self._extensions = {} if access.server_name is None else {"sni_hostname": access.server_name}
-        self._silence = silence
-        self._on_fault = on_fault
-        self._http: httpx2.AsyncClient | None = None
-        self._connected, self._look = asyncio.Event(), asyncio.Event()
-        self._live: dict[str, tuple[Generation, asyncio.Task[None]]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        """Tasks of answers that nobody wants any more, whose connections are being closed."""
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._next_id = 0
-        self._output_tokens = self._prompt_tokens = 0
-        self._blocks = 0
-        self._trouble = ""
-        """Why the server could not be used last."""
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def connected(self) -> bool:
-        """See `Upstream`."""
-        return self._connected.is_set()
-
-    @property
-    def lingered(self) -> int:
-        """See `Upstream`."""
-        return self._cancels.lingered
 
     @property
     def resumes(self) -> bool:
         """See `Upstream`. A sampled answer goes on with other draws: these servers do not key them by position."""
         return self.connected
-
-    @property
-    def leaving(self) -> bool:
-        """See `Upstream`: no such server says so."""
-        return False
-
-    @property
-    def live(self) -> int:
-        """See `Upstream`."""
-        return len(self._live)
-
-    async def idle(self) -> None:
-        """See `Upstream`."""
-        await self._idle.wait()
-
-    async def start(self) -> None:
-        """See `Upstream`."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"server {self.address}")
-
-    async def aclose(self) -> None:
-        """See `Upstream`."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-        await self._adapters.aclose()
-
-    async def wait_connected(self) -> None:
-        """See `Upstream`."""
-        await self._connected.wait()
-
-    def retry(self) -> None:
-        """See `Upstream`."""
-        self._look.set()
 
     def generate(
         self,
@@ -163,8 +68,12 @@ class HttpUpstream:
         self._adapters.check(request.adapter)
         body = request_body(request, self._dialect, model)
         generation = Generation(request, self._cancel, text=text, stop=stop, shown=shown)
-        self._begin(http, generation, request, body)
+        self._ask(http, generation, request, body)
         return generation
+
+    def converse(self, conversation: ChatPrompt, *_: object, **__: object) -> AnswerStream:
+        """Refuse, see `Upstream`."""
+        raise RequestInvalid("prompt: this server is asked for token ids", started=False, field="prompt")
 
     def resume(self, generation: Generation) -> None:
         """See `Upstream`."""
@@ -173,225 +82,74 @@ class HttpUpstream:
             raise EngineGone("this server cannot go on in the middle of a grammar", started=True)
         request = generation.rest(self._new_id())
         self._adapters.check(request.adapter)
-        self._begin(http, generation, request, request_body(request, self._dialect, model))
+        self._ask(http, generation, request, request_body(request, self._dialect, model))
         generation.resume(request.id, self._cancel)
 
     def hand_on(self) -> int:
         """See `Upstream`."""
-        going = [generation for generation, _ in self._live.values() if generation.started]
-        for generation in going:
-            generation.fail(EngineGone(f"server {self.address} is drained", started=True, leaving=True))
+        going = [answer.stream for answer, _ in self._live.values() if answer.stream.started]
+        for stream in going:
+            stream.fail(EngineGone(f"server {self.address} is drained", started=True, leaving=True))
         return len(going)
 
-    def announce(self, adapter: str) -> None:
-        """See `Upstream`."""
-        self._adapters.announce(adapter)
-
-    def pin(self, adapters: Sequence[str]) -> None:
-        """See `Upstream`."""
-        self._adapters.pin(adapters)
-
-    def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
-        """See `Upstream`: it does not tell its blocks."""
-
-    def _ready(self, *, started: bool) -> tuple[httpx2.AsyncClient, ModelInfo]:
-        if self._http is None or self.info is None or not self.connected:
-            raise EngineGone(f"server {self.address} is not connected", started=started)
-        return self._http, self.info
-
-    def _new_id(self) -> str:
-        self._next_id += 1
-        return str(self._next_id)
-
-    def _begin(self, http: httpx2.AsyncClient, generation: Generation, request: Generate, body: dict[str, Any]) -> None:
+    def _ask(
+        self, http: httpx2.AsyncClient, generation: Generation, request: Generate, body: dict[str, object]
+    ) -> None:
         self._prompt_tokens += len(request.prompt)
-        task = asyncio.create_task(self._answer(http, generation, request, body), name=f"answer of {self.address}")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        self._live[request.id] = generation, task
-        self._idle.clear()
+        reader, mark = ChunkReader(request, self._text), seed_of(request.sampling, self._dialect)
+        answer = _StreamedTokens(generation, request, reader, self._events, self.address, mark)
+        self._begin(http, answer, request, body)
 
-    def _cancel(self, id: str) -> None:
-        """Forget a generation that needs no more output, and close its connection, which ends it in the server."""
-        found = self._live.pop(id, None)
-        if not self._live:
-            self._idle.set()
-        if found is not None and found[1] is not asyncio.current_task():
-            found[1].cancel()
+    async def _description(self, server: ServerPages) -> tuple[ServerDescription, ModelInfo]:
+        found = self._dialect.describe(*await server.about())
+        return found, model_info(found, self._dialect, self._text)
 
-    async def _answer(
-        self, http: httpx2.AsyncClient, generation: Generation, request: Generate, body: dict[str, Any]
-    ) -> None:
-        """Feed a generation with its stream; whatever goes wrong ends that generation only."""
-        reader = ChunkReader(request, self._text)
-        failure: Exception | None = None
-        try:
-            async with asyncio.timeout(request.timeout) as whole:
-                await self._adapters.asking(
-                    request.adapter,
-                    request.queue_timeout,
-                    lambda fields: self._stream(http, generation, reader, request, {**body, **fields}),
-                )
-        except TimeoutError:
-            if whole.expired():
-                generation.feed(Output(request.id, finish="timeout"))
-            else:
-                failure = self._too_slow(generation, reader)
-        except (EngineGone, RequestFailed) as error:
-            failure = error
-        except (httpx2.HTTPError, OSError, Unhealthy) as error:
-            self._look.set()
-            failure = self._gone(generation, f"broke off: {type(error).__name__}")
-        except UNREADABLE as error:
-            logger.warning("server %s cannot be read: %s", self.address, error)
-            failure = self._gone(generation, "sends what cannot be read")
-        except Exception as error:
-            self._on_fault()
-            failure = UnreadableOutput(started=generation.started)
-            failure.__cause__ = error
-        finally:
-            if not reader.ended:
-                self._cancels.closed(seed_of(request.sampling, self._dialect))
-        if failure is not None:
-            generation.fail(failure)
 
-    def _too_slow(self, generation: Generation, reader: ChunkReader) -> Exception:
-        if reader.begun:
-            return self._gone(generation, f"has said nothing for {_PAUSE:g} s")
-        return EngineOverloaded("the model's server has not begun to answer in time", started=False)
+class _StreamedTokens:
+    """An answer in tokens, see `StreamedAnswer`."""
 
-    def _gone(self, generation: Generation, what: str) -> EngineGone:
-        return EngineGone(f"server {self.address} {what}", started=generation.started)
-
-    async def _stream(
+    def __init__(
         self,
-        http: httpx2.AsyncClient,
-        generation: Generation,
-        reader: ChunkReader,
+        stream: Generation,
         request: Generate,
-        body: dict[str, Any],
+        reader: ChunkReader,
+        events: msgspec.json.Decoder[AnswerEvent],
+        address: str,
+        mark: int,
     ) -> None:
-        """
-        Raises:
-            EngineGone, RequestFailed: the server refuses the request, or has not ended its answer.
-            httpx2.HTTPError, msgspec.MsgspecError, ValueError, TimeoutError: see their names.
-        """
-        clock = asyncio.get_running_loop().time
-        # How long the request waits in the server shows in its first token only.
-        async with (
-            asyncio.timeout(request.queue_timeout) as limit,
-            http.stream(
-                "POST",
-                self._dialect.generate,
-                content=msgspec.json.encode(body),
-                headers={"content-type": "application/json", "accept": "text/event-stream"},
-                extensions=self._extensions,
-                timeout=httpx2.Timeout(None, connect=self._silence),
-            ) as response,
-        ):
-            if response.status_code != 200:
-                raise refusal(response.status_code, response.headers, await read_body(response), self.address)
-            generation.feed(Output(request.id))
-            async for event in httpx2.EventSource(response):
-                if event.data == _END:
-                    self._end(generation, reader)
-                    # A connection that is left before the end of the reply could not be used again.
-                    limit.reschedule(clock() + _LINGER)
-                    continue
-                chunk = self._events.decode(event.data).chunk()
-                if chunk.error is not None:
-                    raise server_failure(chunk.error, self.address, started=generation.started)
-                output = reader.read(chunk)
-                if output is not None:
-                    limit.reschedule(clock() + _PAUSE)
-                    self._output_tokens += len(output.tokens)
-                    generation.feed(output)
-                if request.id not in self._live:
-                    return  # it ended here, at a stop string or its limit: closing the connection ends it there
-        if request.id in self._live:
-            self._end(generation, reader)
+        self.stream = stream
+        self.mark = mark
+        self._id = request.id
+        self._reader = reader
+        self._events = events
+        self._address = address
 
-    def _end(self, generation: Generation, reader: ChunkReader) -> None:
-        """
-        Raises:
-            EngineGone: the server has not ended its answer.
-        """
-        last = reader.end()
-        if last is None:
-            raise self._gone(generation, "has not ended its answer")
-        generation.feed(last)
+    @property
+    def begun(self) -> bool:
+        return self._reader.begun
 
-    async def _run(self) -> None:
-        backoff = _FIRST_BACKOFF
-        while True:
-            served = False
-            try:
-                async with await asyncio.to_thread(opened, self.address, self._access, self._silence) as http:
-                    server = ServerPages(http, self._dialect, self._extensions)
-                    try:
-                        await self._introduce(server)
-                        served, backoff = True, _FIRST_BACKOFF
-                        while True:
-                            await self._wait(_LOOK)
-                            await server.check()
-                            self.load = await self._measured(server)
-                    finally:
-                        await self._lose()
-            except Exception as reason:  # whatever it was, the server is looked for again
-                self._report(reason, served=served)
-            await self._wait(backoff * random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+    @property
+    def ended(self) -> bool:
+        return self._reader.ended
 
-    def _report(self, reason: Exception, *, served: bool) -> None:
-        """Log why the server cannot be used, once for each reason."""
-        what = f"{type(reason).__name__}: {reason}"
-        # That it is not up yet is no fault to report; anything unexpected is.
-        quiet = not served and (isinstance(reason, httpx2.TransportError) or what == self._trouble)
-        self._trouble = what
-        logger.log(logging.DEBUG if quiet else logging.WARNING, "server %s cannot be used: %s", self.address, what)
-        if not isinstance(reason, _EXPECTED):
-            self._on_fault()
+    def accept(self) -> None:
+        self.stream.feed(Output(self._id))
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait so long, or until it is worth to look at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._look.wait()
-        self._look.clear()
+    def take(self, event: str) -> int:
+        chunk = self._events.decode(event).chunk()
+        if chunk.error is not None:
+            raise server_failure(chunk.error, self._address, started=self.stream.started)
+        output = self._reader.read(chunk)
+        if output is None:
+            return 0
+        self.stream.feed(output)
+        return len(output.tokens)
 
-    async def _introduce(self, server: ServerPages) -> None:
-        """Learn what the server serves, then take requests for it."""
-        await server.check()
-        found = await server.describe()
-        await self._adapters.introduce(server)
-        self._http, self.info = server.http, model_info(found, self._dialect, self._text)
-        self._blocks = found.cache_tokens // BLOCK_SIZE
-        self.load = await self._measured(server)
-        self.on_ready()
-        self._connected.set()
+    def end(self) -> bool:
+        last = self._reader.end()
+        if last is not None:
+            self.stream.feed(last)
+        return last is not None
 
-    async def _measured(self, server: ServerPages) -> Load:
-        """Return the server's load; what its metrics do not say is what this gateway knows."""
-        counts = {"running": self.live, "prompt_tokens": self._prompt_tokens, "output_tokens": self._output_tokens}
-        found = await server.metrics()
-        live = [seed_of(generation.request.sampling, self._dialect) for generation, _ in self._live.values()]
-        if lingering := await self._cancels.look(server, found, live):
-            logger.warning("server %s goes on with answers whose connections were closed: %d", self.address, lingering)
-        return load_of(
-            counts | found,
-            blocks=self._blocks,
-            adapter_loads=self._adapters.loads,
-            adapter_evictions=self._adapters.evictions,
-            adapters=self._adapters.loaded,
-        )
-
-    async def _lose(self) -> None:
-        """Fail every live request, because the server is gone."""
-        self._connected.clear()
-        self._adapters.lose()
-        self._cancels.clear()
-        self._http = self.load = None
-        for generation, _ in [*self._live.values()]:
-            generation.fail(self._gone(generation, "went away"))
-        if self._ending:
-            await asyncio.wait({*self._ending}, timeout=self._silence)
+    def out_of_time(self) -> None:
+        self.stream.feed(Output(self._id, finish="timeout"))

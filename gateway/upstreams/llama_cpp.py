@@ -21,7 +21,7 @@ from gateway.upstreams.dialect import (
     AnswerChunk,
     Parameter,
     ServerDescription,
-    ServerDialect,
+    TokenDialect,
     TokenId,
     UpstreamError,
     any_of,
@@ -141,7 +141,7 @@ def _pairs(biases: dict[int, float]) -> Sequence[tuple[int, float]]:
     return list(biases.items())
 
 
-LLAMA_CPP: Final = ServerDialect(
+LLAMA_CPP: Final = TokenDialect(
     name="llama.cpp",
     generate="/completion",
     health="/health",

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.tls import Certificate, client_context
-from gateway.upstreams.dialect import ServerDescription, ServerDialect
+from gateway.upstreams.dialect import ServerDialect
 from gateway.upstreams.load import read_metrics
 
 _MAX_BODY = 64 * 1024
@@ -57,14 +57,13 @@ class ServerPages:
         """
         await self.page(self._dialect.health)
 
-    async def describe(self) -> ServerDescription:
-        """Return what the server serves.
+    async def about(self) -> list[bytes]:
+        """Return the pages on which the server describes itself.
 
         Raises:
             Unhealthy, httpx2.HTTPError: as `check`.
-            msgspec.MsgspecError, ValueError: it does not speak its dialect.
         """
-        return self._dialect.describe(*[await self.page(path) for path in self._dialect.about])
+        return [await self.page(path) for path in self._dialect.about]
 
     async def metrics(self) -> dict[str, int]:
         """Return what the server's metrics count; nothing if it has none: it serves without them as well.
@@ -72,8 +71,9 @@ class ServerPages:
         Raises:
             httpx2.HTTPError: as `check`.
         """
-        with contextlib.suppress(Unhealthy, *UNREADABLE):
-            return read_metrics((await self.page("/metrics")).decode(), self._dialect.metrics)
+        if self._dialect.metrics:
+            with contextlib.suppress(Unhealthy, *UNREADABLE):
+                return read_metrics((await self.page("/metrics")).decode(), self._dialect.metrics)
         return {}
 
     @property
@@ -121,7 +121,7 @@ class ServerPages:
             return await read_body(response, _MAX_PAGE)
 
 
-def opened(address: str, access: ServerAccess, patience: float) -> httpx2.AsyncClient:
+def opened(address: str, access: ServerAccess, dialect: ServerDialect, patience: float) -> httpx2.AsyncClient:
     """Return what asks a server until it is lost: keys and certificates may have been renewed since the last time.
 
     Args:
@@ -133,7 +133,7 @@ def opened(address: str, access: ServerAccess, patience: float) -> httpx2.AsyncC
     key = access.key()
     return httpx2.AsyncClient(
         base_url=address,
-        headers={} if key is None else {"authorization": f"Bearer {key}"},
+        headers={**dialect.headers, **({} if key is None else dialect.authorization(key))},
         verify=ssl.create_default_context() if access.tls is None else client_context(access.tls),
         # Shorter than servers keep them: a request on a connection that is just being closed would be lost.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=2.0),

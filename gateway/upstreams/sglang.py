@@ -17,7 +17,7 @@ from gateway.upstreams.dialect import (
     AdapterDialect,
     AnswerChunk,
     Parameter,
-    ServerDialect,
+    TokenDialect,
     TokenId,
     UpstreamError,
     any_of,
@@ -80,7 +80,7 @@ def _choices(source: str) -> dict[str, Any]:
     return {"regex": "|".join(f"({each})" for each in escaped)}
 
 
-SGLANG: Final = ServerDialect(
+SGLANG: Final = TokenDialect(
     name="sglang",
     generate="/generate",
     health="/health",

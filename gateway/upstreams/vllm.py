@@ -15,7 +15,7 @@ from gateway.upstreams.dialect import (
     AnswerChunk,
     Parameter,
     ServerDescription,
-    ServerDialect,
+    TokenDialect,
     TokenId,
     UpstreamError,
     any_of,
@@ -124,7 +124,7 @@ SAMPLING: Final = {
 }
 """Parameters that vLLM and SGLang call the same."""
 
-VLLM: Final = ServerDialect(
+VLLM: Final = TokenDialect(
     name="vllm",
     generate="/v1/completions",
     health="/health",

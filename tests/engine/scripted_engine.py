@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.client.answer_stream import Delta
 from engine.client.engine_client import EngineClient
-from engine.client.generation import Delta, Generation, RequestFailed
+from engine.client.generation import Generation, RequestFailed
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Handle, Sampled, StepPlan, TokenMasks
 from engine.request import Request

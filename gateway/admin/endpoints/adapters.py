@@ -298,6 +298,8 @@ def _base(call: Call, body: AdapterUpload) -> Pool:
     if len(found) != 1:
         known = ", ".join(pool.name for pool in pools)
         raise invalid_value("model", f"name the base model, one of {known}")
+    if found[0].takes_messages:
+        raise invalid_value("model", f"the servers of {found[0].name} take no adapters; name another base model")
     return found[0]
 
 

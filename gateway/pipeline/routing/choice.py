@@ -8,6 +8,7 @@ from time import monotonic
 
 import msgspec
 
+from engine.client.conversation import ChatPrompt
 from gateway.access.directory.view import View
 from gateway.engines.adapters import AdapterNames
 from gateway.engines.placement import Placement, PlacementQuery
@@ -85,9 +86,11 @@ class Routing:
             choice=assessment.choice,
             output_tokens=request.max_output_tokens or 1,
         )
-        lengths = {name: len(ids) for name, ids in prepared.prompts.items()}
+        lengths = {name: len(prompt) for name, prompt in prepared.prompts.items()}
+        unasked = {pool.name for pool in prepared.pools} - lengths.keys()
         ranks = pool_ranks(prepared.pools, prepared.turn)
-        candidates, asleep = self._engines.candidates(lengths, ranks), self._engines.asleep(lengths, ranks)
+        candidates = [each for each in self._engines.candidates(lengths, ranks) if each.model not in unasked]
+        asleep = [each for each in self._engines.asleep(lengths, ranks) if each.model not in unasked]
         tenant = self.tenant(prepared.turn)
         if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]
@@ -103,6 +106,8 @@ class Routing:
         turn, decision = dispatched.turn, dispatched.decision
         version = dispatched.adapter.version if dispatched.adapter else None
         prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
+        if isinstance(prompt, ChatPrompt):
+            prompt = ()  # what its servers hold of it cannot be known
         previous, premium = turn.request.previous_response_id, dispatched.share.service == "premium"
         question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, previous, premium)
         return self._engines.place(decision, question)

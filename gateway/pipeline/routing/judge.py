@@ -131,10 +131,11 @@ class Judge:
             return
         if answered.cache == "hit" or answered.streamed.reason != "stop" or not self._fit(turn, judge):
             return
-        tier = opponent(choice, {pool.tier for pool in asked.pools})
+        pools = [pool for pool in asked.pools if pool.name in asked.prompts]
+        tier = opponent(choice, {pool.tier for pool in pools})
         if tier is None or random.random() >= self._settings.share:
             return
-        pool = next(pool for pool in asked.pools if pool.tier == tier)
+        pool = next(pool for pool in pools if pool.tier == tier)
         self._begin(self._against(judge, asked, _Side(turn.id, answered.tier, turn.log.text), pool))
 
     def compared(self, preferred: Turn, others: Sequence[Turn]) -> None:
@@ -231,7 +232,7 @@ class Judge:
     async def _say(self, judge: str, turn: Turn, question: str) -> int:
         """Return what the judge says of a question; 1: the first answer is better."""
         pool = next((pool for pool in self._engines.pools if pool.name == judge), None)
-        if pool is None:
+        if pool is None or pool.encoder is None:
             raise EngineGone(f"the model {judge!r} is not here yet", started=False)
         engine = engine_with_room(pool)
         messages = template_messages([Message("user", question)], pool.tools, (), None)

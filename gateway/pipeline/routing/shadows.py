@@ -22,7 +22,7 @@ from gateway.engines.adapters import AdapterNames
 from gateway.engines.pool import Pool
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
-from gateway.pipeline.prompts import tokenise
+from gateway.pipeline.prompts import write
 from gateway.pipeline.routing.spare import (
     QUEUE_SECONDS,
     SECONDS,
@@ -171,7 +171,7 @@ class Shadows:
         adapter = self._adapters.resolve(shadow.model, asked.turn.principal.tenant)
         pool = self._pool(adapter.model if adapter else shadow.model)
         engine = engine_with_room(pool)
-        prompt = (await tokenise(asked.turn, [pool]))[pool.name]
+        prompt = (await write(asked.turn, [pool]))[pool.name]
         return await answer(once_more(asked, engine, prompt, ACCOUNT, adapter.version if adapter else None))
 
     def _pool(self, model: str) -> Pool:

@@ -8,14 +8,16 @@ from time import monotonic
 
 from msgspec import Struct
 
+from engine.client.answer_stream import AnswerStream
+from engine.client.conversation import ChatPrompt, Prompt
 from engine.client.generation import EngineGone, EngineOverloaded
+from engine.client.upstream import GenerateOptions
 from engine.wire import Grammar, SamplingParams
 from gateway.engines.engine import Engine
 from gateway.engines.placement import salt_of
 from gateway.engines.pool import Pool
 from gateway.pipeline.values import Admitted
 from gateway.protocol.stream import TokenUsage
-from gateway.tools.answer import constraint
 from gateway.turns import Turn
 
 MOST_TOKENS = 1024
@@ -36,7 +38,7 @@ class SpareRequest(Struct, frozen=True, kw_only=True):
     """A request to an engine for which no client waits."""
 
     engine: Engine
-    prompt: Sequence[int]
+    prompt: Prompt
     sampling: SamplingParams
     account: str
     """Account in the engine's fair shares; those of tenants are digests."""
@@ -76,21 +78,20 @@ def engine_with_room(pool: Pool) -> Engine:
 
 
 def once_more(
-    asked: Admitted, engine: Engine, prompt: Sequence[int], account: str, adapter: str | None = None
+    asked: Admitted, engine: Engine, prompt: Prompt, account: str, adapter: str | None = None
 ) -> SpareRequest:
-    """Return the request for another answer to a turn. Args: prompt: the turn's, in this engine's tokens."""
+    """Return the request for another answer to a turn. Args: prompt: the turn's, as this engine's pool takes it."""
     turn, request, pool = asked.turn, asked.turn.request, engine.pool
     most = max(1, min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS, engine.context - len(prompt)))
-    held = constraint(request, pool.tools, pool.text.special_token)
     return SpareRequest(
         engine=engine,
         prompt=prompt,
-        sampling=request.sampling.resolve(pool.text.defaults, max_tokens=most, seed=asked.seed),
+        sampling=request.sampling.resolve(pool.defaults, max_tokens=most, seed=asked.seed),
         account=account,
         turn=turn,
         stop=request.stop,
         adapter=adapter,
-        grammar=held.grammar if held else None,
+        grammar=request.format.grammar if request.format else None,
     )
 
 
@@ -103,19 +104,7 @@ async def answer(asked: SpareRequest, used: Callable[[TokenUsage], None] = lambd
     """
     engine, text, sent, first = asked.engine, list[str](), monotonic(), None
     try:
-        async with engine.client.generate(
-            asked.prompt,
-            asked.sampling,
-            text=engine.pool.text,
-            stop=asked.stop,
-            adapter=asked.adapter,
-            salt=salt_of(asked.turn.principal.tenant),
-            grammar=asked.grammar,
-            tenant=asked.account,
-            service="batch",
-            queue_timeout=QUEUE_SECONDS,
-            request_id=asked.turn.id,
-        ) as generation:
+        async with _begun(asked) as generation:
             try:
                 async for delta in generation:
                     first = first or monotonic()
@@ -133,6 +122,22 @@ async def answer(asked: SpareRequest, used: Callable[[TokenUsage], None] = lambd
         whole=generation.result.finish_reason == "stop",
         first_seconds=None if first is None else first - sent - waited,
     )
+
+
+def _begun(asked: SpareRequest) -> AnswerStream:
+    client, prompt = asked.engine.client, asked.prompt
+    options: GenerateOptions = {
+        "adapter": asked.adapter,
+        "salt": salt_of(asked.turn.principal.tenant),
+        "grammar": asked.grammar,
+        "tenant": asked.account,
+        "service": "batch",
+        "queue_timeout": QUEUE_SECONDS,
+        "request_id": asked.turn.id,
+    }
+    if isinstance(prompt, ChatPrompt):
+        return client.converse(prompt, asked.sampling, stop=asked.stop, **options)
+    return client.generate(prompt, asked.sampling, text=asked.engine.pool.text, stop=asked.stop, **options)
 
 
 def repeatable(turn: Turn) -> bool:

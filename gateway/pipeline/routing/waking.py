@@ -59,7 +59,7 @@ class Waking:
                     input_tokens=len(admitted.prompts[pool.name]),
                     service_tier=admitted.share.tier,
                     base_model=pool.name if admitted.adapter else None,
-                    defaults=pool.text.defaults,
+                    defaults=pool.defaults,
                 )
             )
         with self._wanted.wait(tier, turn.id):

@@ -10,7 +10,8 @@ from gateway.config.settings import Settings
 from gateway.engines.engine import Engine
 from gateway.engines.placement import NO_BLOCKS
 from gateway.engines.pools import Engines
-from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
+from gateway.pipeline.asking import EngineRequest
+from gateway.pipeline.relay import Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.waking import WaitCancelled
 from gateway.pipeline.sink import FilteredSink, TurnSink
@@ -24,6 +25,11 @@ from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
 from router.options import options
 from router.route import RouteDecision, RouteReason
+
+LESS_PROMISED = (
+    "its server takes messages: counts are estimates until the end, and an answer that is lost does not go on elsewhere"
+)
+"""Reason that clients are told of a model whose server keeps its tokens to itself."""
 
 
 class EngineAnswers:
@@ -79,9 +85,7 @@ class EngineAnswers:
                 turn=turn,
                 engine=engine,
                 prompt=prompts[engine.pool.name],
-                sampling=turn.request.sampling.resolve(
-                    engine.pool.text.defaults, max_tokens=limit, seed=dispatched.seed
-                ),
+                sampling=turn.request.sampling.resolve(engine.pool.defaults, max_tokens=limit, seed=dispatched.seed),
                 flight=engine.carrying(computed, engine.pool.answer_length.predict(limit), blocks),
                 share=dispatched.share,
                 adapter=dispatched.adapter.version if dispatched.adapter else None,
@@ -112,6 +116,7 @@ class EngineAnswers:
         self._metrics.turns.routed(engine.pool.tier, engine.pool.name, reason)
         first = decision.replica
         instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
+        less = (LESS_PROMISED,) if engine.pool.takes_messages else ()
         if turn.log.items:
             return  # it goes on with text that was shown before, see `gateway.pipeline.sources.single_flight`
         turn.append(
@@ -121,7 +126,7 @@ class EngineAnswers:
                 replica=engine.name,
                 reason=reason,
                 complexity=decision.complexity,
-                reasons=(*decision.reasons, *instead, *dispatched.remarks),
+                reasons=(*decision.reasons, *instead, *dispatched.remarks, *less),
                 probabilities=_probabilities(decision),
                 options=options(decision.choice, decision.unavailable),
                 cache=cache.outcome,
@@ -131,7 +136,7 @@ class EngineAnswers:
                 scores=decision.scores,
                 scores_left_out=decision.scores_left_out,
                 base_model=dispatched.adapter.model if dispatched.adapter else None,
-                defaults=engine.pool.text.defaults,
+                defaults=engine.pool.defaults,
             )
         )
 

@@ -96,7 +96,7 @@ class StoredAnswers:
             pools=[
                 [
                     *(pool.name, pool.tier, pool.weight, pool.dialect),
-                    *(pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults),
+                    *(pool.vocabulary, pool.revisions, pool.tools.name, pool.defaults),
                 ]
                 for pool in prepared.pools
             ],
@@ -237,7 +237,7 @@ class StoredAnswers:
         if admitted.turn.log.items:
             return  # it was told before the first text
         base = admitted.adapter.model if admitted.adapter else None
-        defaults = {pool.name: pool.text.defaults for pool in admitted.pools}
+        defaults = {pool.name: pool.defaults for pool in admitted.pools}
         admitted.turn.append(
             Routed(
                 tier=tier,
@@ -357,7 +357,7 @@ def _question(prepared: Prepared) -> RequestTraits:
     turn, request = prepared.turn, prepared.turn.request
     said = _said(turn)
     return RequestTraits(
-        deterministic=all(request.sampling.deterministic(pool.text.defaults) for pool in prepared.pools),
+        deterministic=all(request.sampling.deterministic(pool.defaults) for pool in prepared.pools),
         no_store=request.caching.no_store,
         logprobs=request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None,
         generate=request.generate,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.client.answer_stream import GenerationResult
 from engine.client.engine_client import EngineClient
-from engine.client.generation import GenerationResult, RequestFailed, RequestInvalid
+from engine.client.generation import RequestFailed, RequestInvalid
 from engine.server.host import EngineServer
 from engine.wire import Grammar, SamplingParams
 from tests.engine.grammar import engines

@@ -21,6 +21,8 @@ from gateway.config.settings import DEMO
 from gateway.processes import redis_server
 from tests.gateway.conftest import EngineThread, Serve
 from tests.gateway.upstreams.doubles import Vllm, listening
+from tests.gateway.upstreams.message_doubles import Ollama
+from tests.gateway.upstreams.subjects import of_message_double
 
 _MODEL = DEMO / "model"
 _CPU = [CheckResult("cpu", "kernels", "amx: the best that this CPU has"), CheckResult("cuda", "device", "none")]
@@ -165,6 +167,18 @@ async def test_a_server_of_another_project_says_what_it_serves(
     assert [each["state"] for each in found] == ["ok", "broken"]
     assert found[0]["value"] == f"org/tiny at {address}, vllm"
     assert "docs/upstreams.md" in found[1]["remedy"]
+
+
+@pytest.mark.anyio
+async def test_a_server_that_takes_messages_needs_no_checkpoint_here(
+    installation: Installation, engine: EngineThread, model: Path
+) -> None:
+    async with of_message_double(Ollama, engine.address, model) as server:
+        pool = f'dialect = "ollama"\ncontext = 256\nengines = ["{server.address}"]'
+        installation.write("[server]\nport = 0", model=Path(server.model), pool=pool)
+        found = await asyncio.to_thread(installation.examine)
+    assert found["model of small"]["value"] == f"mine is {server.model} of its ollama servers"
+    assert found["engine of small"]["value"] == f"{server.model} at {server.address}, ollama"
 
 
 def test_a_redis_that_does_not_answer_is_broken_and_its_password_stays_secret(installation: Installation) -> None:

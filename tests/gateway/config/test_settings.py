@@ -92,6 +92,7 @@ def test_redis_url_is_read_unless_the_file_names_one(tmp_path: Path) -> None:
 
 
 POOL = '[[pools]]\ntier = "small"\nname = "a"\nmodel = "/m"\n'
+MESSAGES = POOL + 'dialect = "openai"\nengines = ["http://h:1"]\ncontext = 9\n'
 
 
 def test_own_pools_without_tenants_have_no_tenant(tmp_path: Path) -> None:
@@ -221,6 +222,11 @@ def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
         (POOL + 'dialect = "vllm"\nengines = ["http://h:x"]\n', "'http://h:x' is no address"),
         (POOL + 'dialect = "vllm"\nengines = ["https://"]\n', "'https://' is no address"),
         (POOL + 'api_key_file = "key"\n', "api_key_file of the small pool needs another dialect"),
+        (POOL + 'dialect = "openai"\nengines = ["http://h:1"]\n', "context of the small pool: say how many tokens"),
+        (POOL + 'dialect = "vllm"\nengines = ["http://h:1"]\ncontext = 9\n', "context of the small pool: its model"),
+        (MESSAGES + 'adapter_folder = "/a"\n', "adapter_folder of the small pool needs another dialect"),
+        (MESSAGES + f'sha256 = "{"0" * 64}"\n', "sha256 of the small pool: its servers have its checkpoint"),
+        (MESSAGES + '[judge]\npool = "a"\n', "judge.pool: a takes messages only"),
         (POOL + 'dialect = "vllm"\nengines = ["http://h:1"]\napi_key_file = "/no"\n', "api_key_file: /no cannot be"),
         (POOL + 'quantize = "int8"\n', 'quantize .* needs dtype = "bfloat16"'),
         ('[[tenants]]\nname = "a"\nweight = 0\n', "weight"),

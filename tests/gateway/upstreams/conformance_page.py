@@ -5,16 +5,18 @@ python -m tests.gateway.upstreams.conformance_page > docs/upstreams-conformance.
 
 from __future__ import annotations
 
+from tests.gateway.upstreams import test_conformance  # noqa: F401  its tests are the rows
+from tests.gateway.upstreams.conformance import FEATURES, REFUSED, WITHOUT
 from tests.gateway.upstreams.subjects import SUBJECTS
-from tests.gateway.upstreams.test_conformance import FEATURES, REFUSED
 
 _HEAD = """# What servers of other projects do
 
 Each cell is a test of `tests/gateway/upstreams/test_conformance.py`, from which this page is generated (`make docs`).
-*refused*: such a request gets an error that names the field, and the test asks for that. Roundhouse and llama.cpp are
-the real servers, llama.cpp's from the package xllamacpp. vLLM and SGLang need a GPU: their columns are doubles, which
-speak their HTTP protocols as their sources have it, and answer with an engine of ours;
-`tests/gateway/upstreams/doubles.py` says which sources.
+*refused*: such a request gets an error that names the field, and the test asks for that; *no*: the server lacks what no
+request asks for. Roundhouse and llama.cpp are the real servers, llama.cpp's from the package xllamacpp; it also speaks
+OpenAI's and Anthropic's APIs, at `/v1/chat/completions` and `/v1/messages`. The others are doubles, which speak the
+servers' HTTP protocols as their sources have it, and answer with an engine of ours: `doubles.py` and
+`message_doubles.py` beside the suite say which sources.
 """
 _COLUMNS = {
     "roundhouse": "Roundhouse",
@@ -22,6 +24,10 @@ _COLUMNS = {
     "llama.cpp-llguidance": "llama.cpp with llguidance",
     "vllm": "vLLM (double)",
     "sglang": "SGLang (double)",
+    "openai": "OpenAI's API (llama.cpp)",
+    "anthropic": "Anthropic's API (llama.cpp)",
+    "ollama": "Ollama (double)",
+    "tgi": "TGI (double)",
 }
 
 
@@ -31,11 +37,17 @@ def page() -> str:
         "| | " + " | ".join(_COLUMNS[subject] for subject in SUBJECTS) + " |",
         "|---|" + "---|" * len(SUBJECTS),
         *(
-            f"| {what} | " + " | ".join("refused" if each in REFUSED[test] else "yes" for each in SUBJECTS) + " |"
+            f"| {what} | " + " | ".join(_cell(test, each) for each in SUBJECTS) + " |"
             for test, what in FEATURES.items()
         ),
     ]
     return _HEAD + "\n" + "\n".join(lines) + "\n"
+
+
+def _cell(test: str, subject: str) -> str:
+    if subject in WITHOUT[test]:
+        return "no"
+    return "refused" if subject in REFUSED[test] else "yes"
 
 
 if __name__ == "__main__":

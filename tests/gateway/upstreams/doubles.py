@@ -23,8 +23,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from engine.client.answer_stream import Delta
 from engine.client.engine_client import EngineClient
-from engine.client.generation import Delta, Generation, RequestInvalid
+from engine.client.generation import Generation, RequestInvalid
 from engine.wire import Grammar, SamplingParams, TokenIdLogprob
 
 MODEL = "org/tiny"

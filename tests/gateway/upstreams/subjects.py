@@ -10,20 +10,30 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
+from bench.xllamacpp_server import CONTEXT
+from engine.client.answer_stream import AnswerStream
+from engine.client.conversation import ChatPrompt, ChatPromptMessage, ChatTool, estimated_tokens
 from engine.client.engine_client import EngineClient
 from engine.client.upstream import Upstream
 from engine.text.processor import TextProcessor
-from gateway.upstreams.dialects import DIALECTS
+from engine.wire import SamplingParams
+from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
+from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
+from tests.gateway.upstreams.message_doubles import MODEL, Ollama, Tgi
 from tests.ports import free_port
 
-SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang")
+OF_MESSAGES = ("openai", "anthropic", "ollama", "tgi")
+"""Servers that answer conversations; the others continue token ids."""
+SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", *OF_MESSAGES)
 SILENCE = 30.0
 """Seconds after which a silent server counts as dead, on a machine that may be busy."""
 
@@ -39,6 +49,36 @@ class Subject:
     """Returns how many requests the server runs now, as it says itself."""
     long: int
     """Tokens of an answer that takes long, within its context."""
+    model: str = ""
+    """Name of the model at a server that answers conversations."""
+    context: int = CONTEXT
+    """Tokens that such a model takes."""
+
+    @property
+    def takes_messages(self) -> bool:
+        return self.name in OF_MESSAGES
+
+    def ask(
+        self,
+        client: Upstream,
+        question: str,
+        sampling: SamplingParams,
+        *,
+        tools: Sequence[ChatTool] = (),
+        must_call: bool = False,
+        **options: Any,
+    ) -> AnswerStream:
+        """Ask a question in the way of the server."""
+        if self.takes_messages:
+            conversation = ChatPrompt(
+                messages=[ChatPromptMessage("user", question)],
+                tools=tools,
+                must_call=must_call,
+                tokens=ceil(estimated_tokens(question)),
+            )
+            return client.converse(conversation, sampling, **options)
+        prompt = self.text.encode_chat([{"role": "user", "content": question}])
+        return client.generate(prompt, sampling, text=self.text, **options)
 
     def client(self, address: str | None = None, silence: float = SILENCE) -> Upstream:
         """Return a client of the server, or of a proxy before it."""
@@ -46,7 +86,10 @@ class Subject:
         if self.name == "roundhouse":
             return EngineClient(address, silence=silence)
         access = ServerAccess(lambda: None)
-        return HttpUpstream(address, DIALECTS[self.name], self.text, access, silence=silence)
+        if self.takes_messages:
+            dialect = MESSAGE_DIALECTS[self.name]
+            return MessageUpstream(address, dialect, self.model, self.context, access, silence=silence)
+        return HttpUpstream(address, TOKEN_DIALECTS[self.name], self.text, access, silence=silence)
 
     @contextlib.asynccontextmanager
     async def connected(self, address: str | None = None, silence: float = SILENCE) -> AsyncIterator[Upstream]:
@@ -99,7 +142,23 @@ async def of_llama_cpp(dialect: str, address: str, model: Path) -> AsyncIterator
         async def running() -> int:
             return sum(slot["is_processing"] for slot in (await http.get("/slots")).json())
 
-        yield Subject(dialect, address, processor(model), running, long=900)
+        models = (await http.get("/v1/models")).json()["data"]
+        yield Subject(dialect, address, processor(model), running, long=900, model=models[0]["id"])
+
+
+@contextlib.asynccontextmanager
+async def of_message_double(kind: type[Ollama] | type[Tgi], engine: str, model: Path) -> AsyncIterator[Subject]:
+    async with EngineClient(engine) as client:
+        await client.wait_connected()
+        assert client.info is not None
+        double, context = kind(client, processor(model)), client.info.context
+
+        async def running() -> int:
+            return double.running
+
+        async with listening(double.app) as address:
+            name = "ollama" if kind is Ollama else "tgi"
+            yield Subject(name, address, processor(model), running, long=3000, model=MODEL, context=context)
 
 
 @contextlib.asynccontextmanager

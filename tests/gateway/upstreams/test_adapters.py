@@ -13,7 +13,7 @@ from engine.client.generation import Generation, RequestInvalid
 from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
 from gateway.upstreams.adapters import AdapterAccess
-from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.conftest import EngineThread, eventually
@@ -43,7 +43,7 @@ async def server(request: pytest.FixtureRequest, engine: EngineThread) -> AsyncI
 @asynccontextmanager
 async def connected(server: Server, text: TextProcessor, access: AdapterAccess = FOLDER) -> AsyncIterator[HttpUpstream]:
     double, address = server
-    dialect = DIALECTS["vllm" if isinstance(double, Vllm) else "sglang"]
+    dialect = TOKEN_DIALECTS["vllm" if isinstance(double, Vllm) else "sglang"]
     client = HttpUpstream(address, dialect, text, ServerAccess(lambda: None), adapters=access)
     await client.start()
     try:

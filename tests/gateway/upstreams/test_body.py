@@ -11,24 +11,24 @@ from engine.client.generation import RequestInvalid
 from engine.wire import Generate, Grammar, ModelInfo, SamplingParams
 from gateway.config.pools import DialectName
 from gateway.upstreams.body import request_body
-from gateway.upstreams.dialect import ServerDialect
-from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.dialect import TokenDialect
+from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
 
 MODEL = ModelInfo("org/model", "revision", 4096, 1000, (2,), 16, "vllm", "")
-LLAMA_CPP, VLLM, SGLANG = DIALECTS["llama.cpp"], DIALECTS["vllm"], DIALECTS["sglang"]
+LLAMA_CPP, VLLM, SGLANG = TOKEN_DIALECTS["llama.cpp"], TOKEN_DIALECTS["vllm"], TOKEN_DIALECTS["sglang"]
 
 
-def body(dialect: ServerDialect, sampling: SamplingParams | None = None, **fields: Any) -> dict[str, Any]:
+def body(dialect: TokenDialect, sampling: SamplingParams | None = None, **fields: Any) -> dict[str, Any]:
     request = Generate("1", [5, 6, 7], sampling or SamplingParams(max_tokens=20), **fields)
     return request_body(request, dialect, MODEL)
 
 
 def test_the_configuration_names_the_dialects_there_are() -> None:
-    assert set(get_args(DialectName)) == {"roundhouse", *DIALECTS}
+    assert set(get_args(DialectName)) == {"roundhouse", *TOKEN_DIALECTS, *MESSAGE_DIALECTS}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_it_streams_the_continuation_of_token_ids(dialect: ServerDialect) -> None:
+@pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
+def test_it_streams_the_continuation_of_token_ids(dialect: TokenDialect) -> None:
     found = body(dialect)
     assert found[dialect.prompt] == [5, 6, 7]
     assert found["stream"] is True
@@ -58,8 +58,8 @@ def test_names_and_values_are_the_server_s() -> None:
     assert "seed" not in inner
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_defaults_are_sent_too(dialect: ServerDialect) -> None:
+@pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
+def test_defaults_are_sent_too(dialect: TokenDialect) -> None:
     """A server's own defaults, which may be the model's, do not count."""
     found = body(dialect)
     inner = found if dialect.within is None else found[dialect.within]
@@ -67,8 +67,8 @@ def test_defaults_are_sent_too(dialect: ServerDialect) -> None:
         assert dialect.sampling[name].name in inner
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_stop_tokens_are_watched_here(dialect: ServerDialect) -> None:
+@pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
+def test_stop_tokens_are_watched_here(dialect: TokenDialect) -> None:
     assert body(dialect, SamplingParams(max_tokens=20, stop_token_ids=(9,))) == body(dialect)
 
 
@@ -79,7 +79,7 @@ def test_what_a_server_lacks_is_refused_by_name() -> None:
     assert body(VLLM, SamplingParams(max_tokens=20, min_tokens=3))["min_tokens"] == 3
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+@pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -88,7 +88,7 @@ def test_what_a_server_lacks_is_refused_by_name() -> None:
         ({"sampling": SamplingParams(max_tokens=20, logit_bias={1000: 1.0})}, "logit_bias"),
     ],
 )
-def test_what_no_such_server_can_do_is_refused(dialect: ServerDialect, fields: dict[str, Any], field: str) -> None:
+def test_what_no_such_server_can_do_is_refused(dialect: TokenDialect, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(RequestInvalid) as refused:
         body(dialect, **fields)
     assert refused.value.field == field
@@ -100,7 +100,7 @@ def test_grammars_that_a_server_cannot_follow_are_refused() -> None:
         with pytest.raises(RequestInvalid) as refused:
             body(dialect, grammar=grammar)
         assert refused.value.field == "grammar"
-    built = DIALECTS["llama.cpp-llguidance"]
+    built = TOKEN_DIALECTS["llama.cpp-llguidance"]
     assert body(built, grammar=lark)["grammar"] == '%llguidance {}\nstart: "a"'
     assert body(built, grammar=regex)["grammar"] == "%llguidance {}\nstart: /a\\/b/"
 
@@ -118,8 +118,8 @@ def test_tenants_have_prefixes_of_their_own_where_the_server_can() -> None:
     assert body(LLAMA_CPP, salt=b"\x01\xff") == body(LLAMA_CPP)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_grammars_are_the_server_s(dialect: ServerDialect) -> None:
+@pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
+def test_grammars_are_the_server_s(dialect: TokenDialect) -> None:
     for grammar in (
         Grammar("json_schema", '{"type": "object"}'),
         Grammar("json_object", ""),

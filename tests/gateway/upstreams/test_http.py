@@ -23,8 +23,8 @@ from engine.text.processor import TextProcessor
 from engine.tls import Certificate
 from engine.wire import SamplingParams
 from gateway.records.section import SettingsError
-from gateway.upstreams import http
-from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams import server
+from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.conftest import EngineThread, eventually
@@ -118,7 +118,7 @@ async def connected(
 async def client(
     address: str, text: TextProcessor, access: ServerAccess | None = None, dialect: str = "vllm"
 ) -> AsyncIterator[HttpUpstream]:
-    upstream = HttpUpstream(address, DIALECTS[dialect], text, access or ServerAccess(lambda: None), silence=30.0)
+    upstream = HttpUpstream(address, TOKEN_DIALECTS[dialect], text, access or ServerAccess(lambda: None), silence=30.0)
     await upstream.start()
     try:
         yield upstream
@@ -152,7 +152,7 @@ async def test_a_key_that_cannot_be_read_keeps_it_away(text: TextProcessor, capl
 
     faults: list[None] = []
     upstream = HttpUpstream(
-        "http://127.0.0.1:9", DIALECTS["vllm"], text, ServerAccess(missing), on_fault=lambda: faults.append(None)
+        "http://127.0.0.1:9", TOKEN_DIALECTS["vllm"], text, ServerAccess(missing), on_fault=lambda: faults.append(None)
     )
     await upstream.start()
     await eventually(lambda: "it is gone" in caplog.text)
@@ -183,7 +183,7 @@ async def test_answers_use_connections_again(scripted: Scripted, text: TextProce
 async def test_a_reply_without_an_end_costs_its_answer_nothing(
     scripted: Scripted, text: TextProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_LINGER", 0.05)
+    monkeypatch.setattr(server, "_LINGER", 0.05)
     scripted.events = [chunk(70, finish="length"), b"data: [DONE]\n\n", 60.0]
     async with connected(scripted, text) as upstream:
         assert await said(upstream.generate([5], PARAMS)) == [70]
@@ -203,7 +203,7 @@ async def test_a_request_that_does_not_begin_in_time_is_overload(scripted: Scrip
 async def test_an_answer_that_stops_amidst_is_lost(
     scripted: Scripted, text: TextProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_PAUSE", 0.1)
+    monkeypatch.setattr(server, "_PAUSE", 0.1)
     scripted.events = [chunk(70), 60.0]
     async with connected(scripted, text) as upstream:
         generation = upstream.generate([5], PARAMS)
@@ -301,7 +301,7 @@ async def test_a_server_that_does_not_describe_its_model_is_not_used(
 ) -> None:
     scripted.models, faults = {"data": models}, list[None]()
     async with listening(scripted.app) as address:
-        dialect, access = DIALECTS["vllm"], ServerAccess(lambda: None)
+        dialect, access = TOKEN_DIALECTS["vllm"], ServerAccess(lambda: None)
         upstream = HttpUpstream(address, dialect, text, access, on_fault=lambda: faults.append(None))
         await upstream.start()
         await eventually(lambda: len(scripted.keys) > 1)
@@ -351,7 +351,7 @@ async def test_events_with_new_tokens_only_give_the_same_answer(engine: EngineTh
             double = Sglang(behind)
             double.incremental = incremental
             address = await stack.enter_async_context(listening(double.app))
-            upstream = HttpUpstream(address, DIALECTS["sglang"], text, ServerAccess(lambda: None))
+            upstream = HttpUpstream(address, TOKEN_DIALECTS["sglang"], text, ServerAccess(lambda: None))
             await upstream.start()
             stack.push_async_callback(upstream.aclose)
             await upstream.wait_connected()

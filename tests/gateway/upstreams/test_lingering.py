@@ -15,7 +15,7 @@ from starlette.routing import Route
 from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
 from gateway.upstreams import cancelled
-from gateway.upstreams.dialects import DIALECTS
+from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.conftest import eventually
@@ -89,7 +89,7 @@ async def test_an_answer_that_goes_on_is_counted_and_logged(
     server = Endless(deaf=deaf)
     text = TextProcessor.from_path(str(model))
     async with listening(server.app) as address:
-        upstream = HttpUpstream(address, DIALECTS[dialect], text, ServerAccess(lambda: None))
+        upstream = HttpUpstream(address, TOKEN_DIALECTS[dialect], text, ServerAccess(lambda: None))
         await upstream.start()
         await upstream.wait_connected()
         with caplog.at_level(logging.WARNING):
