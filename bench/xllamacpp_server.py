@@ -18,6 +18,10 @@ TEMPLATE = """\
     {%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
     {{- '\\n</tools>\\n\\nFor each call, return a JSON object with name and arguments within tags:\\n<tool_call>\\n' }}
     {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call><|im_end|>\\n' }}
+    {%- for _ in range(3) %}
+        {{- '<|im_start|>user\\nWhat time is it?<|im_end|>\\n<|im_start|>assistant\\n<tool_call>\\n' }}
+        {{- '{"name": "now", "arguments": {"zone": "UTC"}}\\n</tool_call><|im_end|>\\n' }}
+    {%- endfor %}
 {%- elif messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- endif %}
@@ -38,7 +42,8 @@ TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
-"""Chat template with functions: the server gives none to a model whose own template knows none."""
+"""Chat template with functions: the server gives none to a model whose own template knows none. Without the examples
+the smallest models call none: where a call is required, the server lets them say something before it."""
 
 
 def main() -> None:

@@ -40,6 +40,8 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
     """The tier chosen for `auto`; None leaves it to the policy's thresholds of complexity."""
     output_tokens: int = 1
     """Output tokens that must fit beside the prompt."""
+    unsuited: Mapping[str, str] = {}
+    """Field of the request that the servers of a model lack, for models that cannot be asked this, by name."""
 
 
 class RoutingPolicy(Struct, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class RouteReason(enum.StrEnum):
     """Neither the learnt model nor the complexity score knows such requests."""
     CONTEXT = "context"
     """The wanted tier cannot hold the prompt."""
+    UNSUITED = "unsuited"
+    """The wanted tier's servers lack what the request asks for."""
     FALLBACK = "fallback"
     """The wanted tier is down, or its model is not here yet."""
     WAKING = "waking"
@@ -166,7 +170,8 @@ def route(
     slept = any(each.tier == wanted and (chosen.tier != wanted or each.rank < chosen.rank) for each in sleeping)
     awaited = any(each.tier == wanted for each in coming)
     own = _first(wanted, (*sleeping, *fitting))
-    why = _why(request, wanted, chosen, own, awaited=awaited)
+    lacking = {each.tier: request.unsuited[each.model] for each in allowed if each.model in request.unsuited}
+    why = _why(request, wanted, chosen, own, awaited=awaited, lacking=lacking)
     up = {c.tier for c in usable}
     offered = request.choice.offered if request.choice else ()
     return RouteDecision(
@@ -177,12 +182,12 @@ def route(
         complexity=request.complexity.score,
         choice=request.choice,
         reasons=(
-            *_sentences(request, wanted, chosen, why, _state(wanted, fitting, sleeping, coming)),
-            *_shared(wanted, chosen, own, (*allowed, *asleep)),
+            *_sentences(request, wanted, chosen, why, _state(wanted, fitting, sleeping, coming, lacking)),
+            *_shared(request, wanted, chosen, own, (*allowed, *asleep)),
         ),
         fallbacks=tuple(c.replica for c in order[1:]),
         asleep=wanted if slept else "",
-        unavailable={tier: _state(tier, fitting, sleeping, coming) for tier in offered if tier not in up},
+        unavailable={tier: _state(tier, fitting, sleeping, coming, lacking) for tier in offered if tier not in up},
     )
 
 
@@ -213,15 +218,24 @@ def _usable(
 
 
 def _state(
-    tier: str, fitting: Sequence[RouteCandidate], sleeping: Sequence[SleepingTier], coming: Sequence[ComingTier]
+    tier: str,
+    fitting: Sequence[RouteCandidate],
+    sleeping: Sequence[SleepingTier],
+    coming: Sequence[ComingTier],
+    lacking: Mapping[str, str],
 ) -> str:
-    """Say what keeps a tier from answering."""
+    """Say what keeps a tier from answering. Args: lacking: see `_why`."""
     awaited = next((each for each in coming if each.tier == tier), None)
     if awaited is not None:
         return str(awaited)
     if any(each.tier == tier for each in sleeping):
         return "is asleep"
-    return _why_not([each for each in fitting if each.tier == tier])
+    there = [each for each in fitting if each.tier == tier]
+    return _unsuited(lacking[tier]) if tier in lacking and not there else _why_not(there)
+
+
+def _unsuited(field: str) -> str:
+    return f"cannot do what {field} asks for"
 
 
 def _why_not(there: Sequence[RouteCandidate]) -> str:
@@ -239,11 +253,12 @@ _Place = TypeVar("_Place", RouteCandidate, SleepingTier)
 
 
 def _fitting(request: RouteRequest, places: Sequence[_Place]) -> list[_Place]:
-    return [each for each in places if each.prompt_tokens + request.output_tokens <= each.context]
+    suited = [each for each in places if each.model not in request.unsuited]
+    return [each for each in suited if each.prompt_tokens + request.output_tokens <= each.context]
 
 
 def _too_long(request: RouteRequest, allowed: Sequence[RouteCandidate | SleepingTier]) -> NoRoute:
-    largest = max(allowed, key=lambda c: (c.context, c.tier == request.model))
+    largest = max(allowed, key=lambda c: (c.model not in request.unsuited, c.context, c.tier == request.model))
     asked = request.adapter or request.model
     # OpenAI's words, and the code once more: by these, LiteLLM and LangChain know this error from others.
     return NoRoute(
@@ -301,11 +316,13 @@ def _why(
     own: RouteCandidate | SleepingTier | None,
     *,
     awaited: bool,
+    lacking: Mapping[str, str],
 ) -> RouteReason:
     """
     Args:
         own: of the wanted tier's places that can hold the prompt, the one that is asked first.
         awaited: whether the wanted tier is still coming, so that nobody knows what it can hold.
+        lacking: field of the request that servers of a tier lack, by tier.
     """
     if chosen.tier == wanted and own is not None and own.rank < chosen.rank:
         return RouteReason.FALLBACK
@@ -313,7 +330,9 @@ def _why(
         if request.model != AUTO:
             return RouteReason.REQUESTED
         return _SOURCES[request.choice.outlook.source] if request.choice else RouteReason.COMPLEXITY
-    return RouteReason.FALLBACK if awaited or own is not None else RouteReason.CONTEXT
+    if awaited or own is not None:
+        return RouteReason.FALLBACK
+    return RouteReason.UNSUITED if wanted in lacking else RouteReason.CONTEXT
 
 
 _SOURCES = {
@@ -338,7 +357,7 @@ def _sentences(
         grounds = [f"the request names {request.adapter or request.model}"]
         if request.adapter:
             grounds.append(f"it is an adapter of {request.model}")
-    if why is RouteReason.FALLBACK and chosen.tier != wanted:
+    if why in (RouteReason.FALLBACK, RouteReason.UNSUITED) and chosen.tier != wanted:
         grounds.append(f"the {wanted} tier {state}, the {chosen.tier} tier stands in")
     if why is RouteReason.CONTEXT:
         grounds.append(f"the prompt does not fit the {wanted} tier's context")
@@ -346,6 +365,7 @@ def _sentences(
 
 
 def _shared(
+    request: RouteRequest,
     wanted: str,
     chosen: RouteCandidate,
     own: RouteCandidate | SleepingTier | None,
@@ -363,6 +383,8 @@ def _shared(
         there = [each for each in allowed if isinstance(each, RouteCandidate) and each.model == own.model]
         state = _why_not(there) if isinstance(own, RouteCandidate) else "is asleep"
         return [f"{own.model} {state}, {chosen.model} stands in"]
+    if first.rank < chosen.rank and first.model in request.unsuited:
+        return [f"{first.model} {_unsuited(request.unsuited[first.model])}, {chosen.model} stands in"]
     if first.rank < chosen.rank:
         return [f"the prompt does not fit the context of {first.model}, {chosen.model} stands in"]
     return [f"the {wanted} tier has {len(models)} models, this conversation goes to {chosen.model}"]

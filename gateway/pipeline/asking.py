@@ -24,6 +24,7 @@ from engine.wire import SamplingParams
 from gateway.engines.engine import Engine
 from gateway.engines.placement import salt_of
 from gateway.pipeline import prompts
+from gateway.pipeline.conversing import asked_format
 from gateway.pipeline.service_tier import Share
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import (
@@ -132,10 +133,9 @@ class _AskingWithMessages:
     certain = False
 
     def __init__(self, asked: EngineRequest, conversation: ChatPrompt) -> None:
-        wanted = asked.turn.request.format
         self._asked = asked
         self._conversation = conversation
-        self.bound = Constraint(wanted.grammar, wanted.param) if wanted and asked.turn.request.generate else None
+        self.bound = asked_format(asked.turn.request)
 
     def ask(self) -> AnswerStream:
         asked = self._asked

@@ -15,12 +15,38 @@ from engine.client.conversation import (
     ChatTool,
     estimated_tokens,
 )
+from engine.client.generation import RequestInvalid
+from engine.text.processor import SamplingDefaults
+from engine.wire import Generate
 from gateway.errors import InvalidRequest
+from gateway.pipeline.invalid import invalid
 from gateway.protocol.requests import CONTINUED, Message, TurnRequest
+from gateway.tools.answer import Constraint
+from gateway.upstreams.messages.body import request_body
+from gateway.upstreams.messages.dialect import MessageDialect
+
+
+def asked_format(request: TurnRequest) -> Constraint | None:
+    """Return the format of the answer, if the request asks for one."""
+    wanted = request.format
+    return Constraint(wanted.grammar, wanted.param) if wanted and request.generate else None
+
+
+def refused_by(
+    dialect: MessageDialect, request: TurnRequest, conversation: ChatPrompt, defaults: SamplingDefaults
+) -> InvalidRequest | None:
+    """Return why servers of a dialect cannot be asked this; None if they can. Args: defaults: of their model."""
+    held = asked_format(request)
+    sampling = request.sampling.resolve(defaults, max_tokens=1, seed=0)
+    try:
+        request_body(conversation, Generate("", [], sampling, grammar=held.grammar if held else None), dialect, "")
+    except RequestInvalid as failure:
+        return invalid(failure, held)
+    return None
 
 
 def refused(request: TurnRequest) -> InvalidRequest | None:
-    """Return why a server that takes messages cannot be asked this; None if it can."""
+    """Return why no server that takes messages can be asked this; None if some can."""
     sampling = request.sampling
     if request.prompt is not None:
         reason, param = "takes messages only; send them to /v1/chat/completions, or ask for another model", "prompt"

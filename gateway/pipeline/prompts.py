@@ -7,44 +7,61 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from engine.client.conversation import Prompt
+from msgspec import Struct
+
+from engine.client.conversation import ChatPrompt, Prompt
 from engine.client.encoder import LONG_TEXT
 from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenIdLogprob as EngineLogprob
 from gateway.engines.pool import Pool
 from gateway.errors import InvalidRequest
-from gateway.pipeline.conversing import conversed, refused
+from gateway.pipeline.conversing import conversed, refused, refused_by
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import PromptScored, TokenLogprob
 from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
+from gateway.upstreams.dialects import MESSAGE_DIALECTS
 
 TokenIds = Sequence[int]
 
 
-async def write(turn: Turn, pools: Sequence[Pool]) -> dict[str, Prompt]:
-    """Return the prompt by pool name: token ids, or a conversation for pools that take messages. Pools that are asked
-    the same share one. Those that cannot be asked this have none.
+class WrittenPrompts(Struct, frozen=True):
+    """A turn's prompt for each pool."""
+
+    prompts: dict[str, Prompt]
+    """Prompt by name of the pools that can be asked it."""
+    unsuited: dict[str, str]
+    """Field of the request that the servers of a pool lack, by name of those that cannot be asked it."""
+
+
+async def write(turn: Turn, pools: Sequence[Pool]) -> WrittenPrompts:
+    """Write the prompt for each pool: token ids, or a conversation for pools that take messages. Pools that are asked
+    the same share one.
 
     Raises:
         InvalidRequest: no pool can be asked it, or a chat template refuses the conversation.
     """
     encoded: dict[tuple[str, str], Prompt] = {}
-    prompts: dict[str, Prompt] = {}
+    written, refusals = dict[str, Prompt](), dict[str, InvalidRequest]()
     room = max((pool.context for pool in pools), default=0) - (turn.request.max_output_tokens or 1)
-    refusal = None
     for pool in pools:
-        if pool.takes_messages and (found := refused(turn.request)) is not None:
-            refusal = found
+        if pool.takes_messages and (refusal := refused(turn.request)) is not None:
+            refusals[pool.name] = refusal
             continue
         key = (pool.vocabulary, pool.tools.name)
         if key not in encoded:
             ids = await _encode(turn, pool, turn.conversation)
             encoded[key] = await _truncated(turn, pool, room) if turn.request.truncate and len(ids) > room else ids
-        prompts[pool.name] = encoded[key]
-    if refusal is not None and not prompts:
-        raise refusal
-    return prompts
+        prompt = encoded[key]
+        if isinstance(prompt, ChatPrompt):
+            dialect = MESSAGE_DIALECTS[pool.dialect]
+            if (refusal := refused_by(dialect, turn.request, prompt, pool.defaults)) is not None:
+                refusals[pool.name] = refusal
+                continue
+        written[pool.name] = prompt
+    if refusals and not written:
+        raise next(iter(refusals.values()))
+    return WrittenPrompts(written, {name: refusal.param or "it" for name, refusal in refusals.items()})
 
 
 def size_of(turn: Turn) -> int:

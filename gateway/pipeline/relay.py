@@ -25,6 +25,7 @@ from engine.client.generation import (
 from gateway.engines.engine import Engine
 from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
 from gateway.pipeline.asking import EngineRequest, asking
+from gateway.pipeline.invalid import invalid
 from gateway.pipeline.sink import AnswerSink
 from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.tools.answer import Constraint
@@ -34,8 +35,6 @@ from router.in_flight import InFlightRequest
 logger = logging.getLogger("roundhouse.engines")
 
 
-MAX_REASON = 500
-"""Most characters passed on of an engine's complaint about a grammar."""
 MAX_LOSSES = 2
 """Most engines that one answer may lose and go on elsewhere: a request that ends every engine must end, too."""
 _PAUSE = 1.0
@@ -258,7 +257,7 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
         # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
         # what clients write.
         engine.succeeded()
-        return _invalid(failure, held)
+        return invalid(failure, held)
     logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
     if isinstance(failure, EngineOverloaded):
         engine.succeeded()
@@ -277,10 +276,3 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
 def _blames(failure: EngineGone | RequestFailed) -> bool:
     """Whether a failure to answer is the engine's own, not one that is full or going away as it should."""
     return not isinstance(failure, EngineOverloaded) and not (isinstance(failure, EngineGone) and failure.leaving)
-
-
-def _invalid(failure: RequestFailed, held: Constraint | None) -> InvalidRequest:
-    if failure.field == "grammar" and held is not None:
-        # llguidance may repeat the whole grammar.
-        return InvalidRequest(f"{held.param}: {failure.reason[:MAX_REASON]}", param=held.param, code="invalid_value")
-    return InvalidRequest(str(failure), param=failure.field)

@@ -184,10 +184,12 @@ class Pipeline:
         if self._guard.active:
             await self._guard.admit(turn)
         name = adapter.name if adapter else None
+        written = await write(turn, resolved.pools)
         return Prepared(
             **msgspec.structs.asdict(resolved),
             prices={pool.name: self._view.price(pool.name, name) for pool in resolved.pools},
-            prompts=await write(turn, resolved.pools),
+            prompts=written.prompts,
+            unsuited=written.unsuited,
             safety=self._guard.digest(turn.principal.tenant),
             seed=random.getrandbits(63),
         )

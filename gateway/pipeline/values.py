@@ -90,6 +90,8 @@ class Prepared(Resolved, frozen=True, kw_only=True):
 
     prompts: dict[str, Prompt]
     """Prompt by name of the pools that can be asked it."""
+    unsuited: Mapping[str, str]
+    """Field of the request that the servers of a pool lack, by name of those that cannot be asked it."""
     prices: Mapping[str, TokenPrices | None]
     """Prices by pool name, in force when the request arrived."""
     safety: str | None

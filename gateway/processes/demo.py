@@ -39,6 +39,8 @@ def shipped(settings: Settings, pools: Iterable[PoolSettings]) -> Iterator[Shipp
     table = TRAINED / "adapters.toml"
     trained = tomllib.loads(table.read_text("utf-8")) if table.exists() else {}
     for pool in pools:
+        if pool.takes_messages:
+            continue  # its servers take none, whatever they call its model
         if pool.model == str(DEMO / "model"):
             for name, description in ADAPTERS.items():
                 yield ShippedAdapter(name, description, DEMO / "adapters" / name, pool)

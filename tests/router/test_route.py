@@ -242,6 +242,16 @@ def test_who_stands_in_says_what_is_wrong_with_the_tier(facts: dict[str, bool], 
     assert decision.reasons[-1] == f"the small tier is {state}, the medium tier stands in"
 
 
+def test_a_tier_that_lacks_what_is_asked_for_is_stood_in_for() -> None:
+    asked = msgspec.structs.replace(ask("large", output=500), unsuited={"model-large": "top_k"})
+    decision = decide(asked)
+    assert (decision.tier, decision.why, decision.fallbacks) == ("medium", RouteReason.UNSUITED, ("small-0",))
+    assert decision.reasons[-1] == "the large tier cannot do what top_k asks for, the medium tier stands in"
+    with pytest.raises(NoRoute, match="maximum context length is 400 tokens") as caught:
+        decide(asked, [engine("small", context=400), engine("large", context=5000)])
+    assert caught.value.refusal is Refusal.CONTEXT
+
+
 def test_what_keeps_each_tier_from_answering_is_told_to_requests_that_leave_it_open() -> None:
     """Of those that were open to it, and did not answer."""
     choice = choose(Outlook(ValueSource.COMPLEXITY, 0.0), Terms(0.2, 0.2, (0.1, 0.3, 1.0)), offered=("small", "large"))
@@ -251,6 +261,8 @@ def test_what_keeps_each_tier_from_answering_is_told_to_requests_that_leave_it_o
     assert decide(asked, [engine("small"), engine("medium"), engine("large", context=5)]).unavailable == {
         "large": "cannot hold the prompt"
     }
+    lacking = msgspec.structs.replace(asked, unsuited={"model-large": "top_k"})
+    assert decide(lacking, ALL).unavailable == {"large": "cannot do what top_k asks for"}
     asleep = SleepingTier(tier="large", model="model-large", context=1000, prompt_tokens=10)
     assert route(asked, engines[1:2], POLICY, [SMALL_COMING], [asleep]).unavailable == {
         "small": "is coming: 50 % of 100 MB",
@@ -289,6 +301,12 @@ def test_a_pool_whose_context_is_too_short_is_passed_over_within_its_tier() -> N
     decision = decide(ask("large", output=500), short)
     assert (decision.model, decision.why) == ("ours", RouteReason.REQUESTED)
     assert decision.reasons[-1] == "the prompt does not fit the context of theirs, ours stands in"
+
+
+def test_a_pool_that_lacks_what_is_asked_for_is_passed_over_within_its_tier() -> None:
+    decision = decide(msgspec.structs.replace(ask("large"), unsuited={"theirs": "top_k"}), SHARED)
+    assert (decision.model, decision.why, decision.fallbacks) == ("ours", RouteReason.REQUESTED, ())
+    assert decision.reasons[-1] == "theirs cannot do what top_k asks for, ours stands in"
 
 
 def test_a_model_s_own_name_is_a_promise_beside_other_pools_of_its_tier() -> None:

@@ -85,12 +85,11 @@ class Routing:
             complexity=assessment.complexity,
             choice=assessment.choice,
             output_tokens=request.max_output_tokens or 1,
+            unsuited=prepared.unsuited,
         )
         lengths = {name: len(prompt) for name, prompt in prepared.prompts.items()}
-        unasked = {pool.name for pool in prepared.pools} - lengths.keys()
         ranks = pool_ranks(prepared.pools, prepared.turn)
-        candidates = [each for each in self._engines.candidates(lengths, ranks) if each.model not in unasked]
-        asleep = [each for each in self._engines.asleep(lengths, ranks) if each.model not in unasked]
+        candidates, asleep = self._engines.candidates(lengths, ranks), self._engines.asleep(lengths, ranks)
         tenant = self.tenant(prepared.turn)
         if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]

@@ -171,7 +171,7 @@ class Shadows:
         adapter = self._adapters.resolve(shadow.model, asked.turn.principal.tenant)
         pool = self._pool(adapter.model if adapter else shadow.model)
         engine = engine_with_room(pool)
-        prompt = (await write(asked.turn, [pool]))[pool.name]
+        prompt = (await write(asked.turn, [pool])).prompts[pool.name]
         return await answer(once_more(asked, engine, prompt, ACCOUNT, adapter.version if adapter else None))
 
     def _pool(self, model: str) -> Pool:

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from engine.client.conversation import MESSAGE_TOKENS, ChatCall, ChatPromptMessage
-from gateway.pipeline.conversing import conversed, refused
+from engine.text.processor import SamplingDefaults
+from engine.wire import Grammar
+from gateway.pipeline.conversing import conversed, refused, refused_by
+from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.requests import CONTINUED, Message, Sampling, ToolCall, TurnRequest
 from gateway.protocol.tools import Tool, ToolUse
+from gateway.upstreams.dialects import MESSAGE_DIALECTS
 
 NOW, THEN = Tool("now", "Tells the time."), Tool("then")
 
@@ -73,6 +77,29 @@ def test_what_such_servers_cannot_be_asked_is_refused_by_name(fields: dict[str, 
     assert refusal is not None
     assert (refusal.param, refusal.status) == (param, 400)
     assert str(refusal).startswith(f"{param}: ")
+
+
+FORMAT = OutputFormat(Grammar("regex", "[ab]+"), "structured_outputs.regex", {})
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "param"),
+    [
+        ("openai", {"sampling": Sampling(top_k=5)}, "top_k"),
+        ("openai", {"format": FORMAT}, "structured_outputs.regex"),
+        ("tgi", {"format": FORMAT}, None),
+        ("anthropic", {"sampling": Sampling(logprobs=2)}, "logprobs"),
+        ("anthropic", {"sampling": Sampling(top_k=5)}, None),
+        ("ollama", {"tools": use(mode="required")}, "tool_choice"),
+        ("openai", {"tools": use(mode="required")}, None),
+    ],
+)
+def test_what_servers_of_one_dialect_cannot_be_asked_is_refused_by_name(
+    dialect: str, fields: dict[str, Any], param: str | None
+) -> None:
+    request = asked(**fields)
+    refusal = refused_by(MESSAGE_DIALECTS[dialect], request, conversed(request, []), SamplingDefaults())
+    assert (refusal and refusal.param) == param
 
 
 def test_the_rest_can_be_asked() -> None:

@@ -32,6 +32,13 @@ def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:
     assert all(pointer.description for pointer in names.values())
 
 
+def test_servers_that_take_messages_have_none_whatever_they_call_their_model(settings: Settings) -> None:
+    demo = next(pool for pool in settings.pools if pool.model == str(DEMO / "model"))
+    theirs = msgspec.structs.replace(demo, dialect="openai", context=1024, engines=["http://127.0.0.1:9"])
+    register_adapters(settings, [theirs])
+    assert registry_of(settings).names() == {}
+
+
 def test_what_an_operator_changed_stays(settings: Settings) -> None:
     register_adapters(settings, settings.pools)
     registry = registry_of(settings)

@@ -227,7 +227,7 @@ async def test_an_answer_matches_an_expression(subject: Subject, client: Upstrea
 async def test_calls_are_read_out_of_the_answer(subject: Subject, client: Upstream) -> None:
     if subject.takes_messages:
         must_call = subject.name != "ollama"
-        await expect_call(ask(subject, client, 60, question=f"Repeat this: {CALL}", tools=[NOW], must_call=must_call))
+        await expect_call(ask(subject, client, 60, question="What time is it?", tools=[NOW], must_call=must_call))
         return
     grammar = Grammar("choice", json.dumps([CALL]))
     tools = ToolUse(tools=(Tool("now"),), allowed=("now",))
@@ -250,7 +250,7 @@ async def test_calls_are_read_out_of_the_answer(subject: Subject, client: Upstre
 async def test_enforced_calls_are_a_grammar(subject: Subject, client: Upstream) -> None:
     if subject.takes_messages:
         strict = msgspec.structs.replace(NOW, strict=True)
-        asked = {"tokens": 60, "question": f"Repeat this: {CALL}", "tools": [strict], "must_call": True}
+        asked = {"tokens": 60, "question": "What time is it?", "tools": [strict], "must_call": True}
         if subject.name in REFUSED["test_enforced_calls_are_a_grammar"]:
             with pytest.raises(RequestInvalid, match="tools"):
                 ask(subject, client, **asked)
@@ -286,7 +286,7 @@ async def test_an_unknown_adapter_is_refused(subject: Subject, client: Upstream)
 
 @feature("An interrupted answer goes on at its next token", without=OF_MESSAGES)
 async def test_an_interrupted_answer_goes_on(subject: Subject, client: Upstream) -> None:
-    count = subject.long // 30  # not there yet when its first token is
+    count = subject.long // 10  # not there yet when its first token is
     whole = await text_of(ask(subject, client, tokens=count))
     generation = ask(subject, client, tokens=count)
     said = [(await anext(generation)).text]

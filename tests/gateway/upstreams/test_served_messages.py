@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import openai
 import pytest
 
 from gateway.config.settings import PoolSettings
+from gateway.errors import InvalidRequest
 from gateway.pipeline.sources.engine import LESS_PROMISED
 from gateway.protocol.requests import Sampling
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served
 from tests.gateway.pipeline.turns import request, routes, run
-from tests.gateway.upstreams.conformance import CALL, NOW
+from tests.gateway.upstreams.conformance import NOW
 from tests.gateway.upstreams.subjects import llama_server
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +89,7 @@ async def test_functions_are_called_and_their_outputs_are_read(
 ) -> None:
     async with serve(engines={"small": [llama_cpp]}, pool=pool) as served:
         create: Any = served.client.chat.completions.create
-        question = {"role": "user", "content": f"Repeat this: {CALL}"}
+        question = {"role": "user", "content": "What time is it?"}
         tools = [{"type": "function", "function": FUNCTION}]
         first = await create(
             model="small", messages=[question], tools=tools, tool_choice="required", max_tokens=60, temperature=0
@@ -143,7 +145,7 @@ async def test_what_the_server_cannot_do_is_refused_by_name(
         await served.settle()
 
 
-async def test_raw_prompts_go_to_models_that_take_them(
+async def test_what_the_server_cannot_do_goes_to_models_that_can(
     serve: Serve, llama_cpp: str, pool: dict[str, Any], engine: EngineThread, model: Path
 ) -> None:
     pools = [
@@ -156,6 +158,13 @@ async def test_raw_prompts_go_to_models_that_take_them(
         with pytest.raises(openai.BadRequestError, match="takes messages only") as refused:
             await served.client.completions.create(model="smollm2", prompt="Once", max_tokens=4)
         assert refused.value.param == "prompt"
+        asked = request(model="large", sampling=Sampling(top_k=5))
+        (route,) = routes(await run(served, asked))
+        assert (route.model, route.reason) == ("tiny", "unsuited")
+        assert "the large tier cannot do what top_k asks for, the small tier stands in" in route.reasons
+        with pytest.raises(InvalidRequest, match="top_k") as lacking:
+            await run(served, msgspec.structs.replace(asked, model="smollm2"))
+        assert lacking.value.param == "top_k"
         answer = await served.client.chat.completions.create(model="large", messages=QUESTION, max_tokens=4)  # type: ignore[arg-type]
         assert answer.model == "smollm2"
         await served.settle()

@@ -34,6 +34,7 @@ export default {
   "wants something written or worked out": "will etwas geschrieben oder ausgearbeitet haben",
 
   // What changed the choice
+  "its server takes messages: counts are estimates until the end, and an answer that is lost does not go on elsewhere": "ihr Server nimmt Nachrichten: Zahlen sind bis zum Ende geschätzt, und eine verlorene Antwort geht nirgends weiter",
   "the conversation has used the {tier} tier and does not go below it": "der Chat hat die Stufe {tier} benutzt und geht nicht darunter",
   "the prompt does not fit the {tier} tier's context": "der Text passt nicht in den Kontext der Stufe {tier}",
   "the {busy} tier has a queue, the {tier} tier answers sooner": "vor Stufe {busy} wird gewartet, Stufe {tier} antwortet früher",
@@ -42,6 +43,7 @@ export default {
   "the {wanted} tier {state}, the {tier} tier stands in": "Stufe {wanted} {state}, Stufe {tier} springt ein",
   "{replica} did not answer, {other} stands in": "{replica} hat nicht geantwortet, {other} springt ein",
   "could not be fetched yet": "konnte noch nicht geladen werden",
+  "cannot do what {field} asks for": "kann nicht, was {field} verlangt",
   "cannot hold the prompt": "kann den Text nicht fassen",
   "is asleep": "schläft",
   "is below the {tier} tier, which the conversation has used": "liegt unter Stufe {tier}, die der Chat benutzt hat",
