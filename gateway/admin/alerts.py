@@ -55,8 +55,9 @@ async def alerts(gateway: Gateway, tenant: Tenant | None) -> list[Alert]:
     limits = await standings(redis, subjects, gateway.settings.limits.soft_limit)
     found = [alert for name, those in limits.items() for each in those for alert in budget(name, each)]
     found += await _tripped(redis, gateway.settings.semantic_cache, list(names))
+    routes = [route for route in gateway.view.routes() if tenant is None or route.tenant == tenant.name]
+    found += [alert for route in routes for alert in await _taken_out(redis, route)]
     if tenant is None:
-        found += [alert for route in list(gateway.view.routes()) for alert in await _taken_out(redis, route)]
         found += lost(overview(await presence.read(redis)))
     order: Sequence[Level] = ("critical", "warning", "notice")
     return sorted(found, key=lambda alert: order.index(alert.level))
@@ -110,6 +111,7 @@ async def _taken_out(redis: Redis, route: Route) -> list[Alert]:
         Alert(
             kind="canary_out",
             level="warning",
+            tenant=route.tenant,
             subject=route.name,
             sentence=f"the canary {standing.model} of {route.name} was taken out: {_SIGNALS[out.signal]}",
         )

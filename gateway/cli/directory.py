@@ -17,7 +17,7 @@ from rich.table import Table
 from gateway.access.directory.store import Directory
 from gateway.cli.connection import actor, load_settings, with_redis
 from gateway.errors import ApiError
-from gateway.records.directory import Key, R, Record, Scope, Tenant, User
+from gateway.records.directory import Key, R, Record, Route, Scope, Tenant, User
 from gateway.records.quota import Quota
 
 T = TypeVar("T")
@@ -164,15 +164,14 @@ async def every(directory: Directory, kind: type[R], tenant: str | None = None) 
 
 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
-    """Remove a record; with `force` also the users and keys that belong to it."""
-
+    """Remove a record; with `force` also the users, keys and routes that belong to it."""
     from gateway.turns.prompts import forget_prompts
 
     async def delete(directory: Directory, _: bytes) -> int:
         owned = 0
         if force:
             which = {"user": identity} if kind is User else {"tenant": identity}
-            for belonging in (Key,) if kind is User else (Key, User):
+            for belonging in (Key,) if kind is User else (Key, User, Route):
                 async for record in directory.every(belonging, stored_only=True, **which):
                     await directory.delete(belonging, record.identity, actor=actor())
                     owned += 1
@@ -182,7 +181,7 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
         return owned
 
     owned = with_directory(config, delete)
-    click.echo(f"{identity} is removed" + (f", and {owned} users and keys with it" if owned else ""))
+    click.echo(f"{identity} is removed" + (f", and {owned} records that belonged to it" if owned else ""))
 
 
 def show(config: str | None, kind: type[Record], identity: str) -> None:

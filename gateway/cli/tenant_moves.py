@@ -24,7 +24,7 @@ from gateway.cli.directory import every, found, with_directory
 from gateway.engines.adapters import registry_url
 from gateway.limits.idle import TENANTS_KEY
 from gateway.limits.script import STATE_KEY
-from gateway.records.directory import Key, Record, Tenant, User
+from gateway.records.directory import Key, Record, Route, Tenant, User
 
 _AT_ONCE = 100
 """Records that one change of the directory writes."""
@@ -45,6 +45,8 @@ class ExportedTenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Counters by subject as `rh1:limit:{<tenant>}` has them: what was spent this day and month, and nothing else."""
     adapters: list[str]
     """Names of adapters that are for this tenant."""
+    routes: list[Route] = []
+    """Those that belong to it."""
     prompts: dict[str, bytes] = {}
     """Those that it shares, by id, sealed as they are in Redis."""
 
@@ -52,7 +54,7 @@ class ExportedTenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def batches(self) -> Iterator[Sequence[Record]]:
         """What is written at once, each record in a later batch than those that it refers to."""
         yield [self.tenant]
-        lists: tuple[Sequence[Record], ...] = (self.users, self.keys)
+        lists: tuple[Sequence[Record], ...] = (self.users, self.keys, self.routes)
         for records in lists:
             for begin in range(0, len(records), _AT_ONCE):
                 yield records[begin : begin + _AT_ONCE]
@@ -63,7 +65,7 @@ class ExportedTenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @click.argument("name")
 @_file
 def tenant_export(config: str | None, name: str, file: Path) -> None:
-    """Write the tenant NAME, its users, keys, shared prompts and what it has spent to FILE, which must not exist.
+    """Write the tenant NAME, its users, keys, routes, prompts and what it has spent to FILE, which must not exist.
 
     `roundhouse tenant import` brings it into another cell with the same secret; docs/disaster-recovery.md has all
     steps. Of keys only keyed digests are in it. Usage, conversations and stored responses stay where they are.
@@ -81,6 +83,7 @@ def tenant_export(config: str | None, name: str, file: Path) -> None:
             tenant=tenant,
             users=await every(directory, User, name),
             keys=[key async for key in directory.every(Key, tenant=name, stored_only=True)],
+            routes=await every(directory, Route, name),
             spent=await _spent(directory.redis, name),
             adapters=adapters,
             prompts=await sealed_prompts(directory.redis, name),

@@ -147,9 +147,9 @@ def tenant_show(config: str | None, name: str) -> None:
 @tenant.command("remove")
 @config_option
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Remove its users and keys too.")
+@click.option("--force", is_flag=True, help="Remove its users, keys and routes too.")
 def tenant_remove(config: str | None, name: str, force: bool) -> None:
-    """Remove the tenant NAME, which may have no users and keys unless --force is given."""
+    """Remove the tenant NAME, which may have no users, keys and routes unless --force is given."""
     remove(config, Tenant, name, force)
 
 

@@ -210,6 +210,9 @@ class Route(Record, frozen=True, kw_only=True):
     ] = None
     description: Annotated[Text, Meta(description="For people.")] = ""
     disabled: bool = False
+    tenant: Annotated[
+        Name | None, Meta(description="Whose it is: nobody else has it, and its admins change it; null: everybody's.")
+    ] = None
 
 
 class ReplicaControl(Record, frozen=True, kw_only=True):

@@ -56,7 +56,8 @@ class Caps(Struct, frozen=True):
     users_per_tenant: int = 100_000
     keys_per_tenant: int = 10_000
     prices: int = 10_000
-    routes: int = 1_000
+    routes: int = 10_000
+    routes_per_tenant: int = 50
     replicas: int = 10_000
     pools: int = 100
     audit: int = 50_000
@@ -65,17 +66,25 @@ class Caps(Struct, frozen=True):
         """Whether the audit log should be exported now."""
         return entries >= 0.8 * self.audit
 
-    def of(self, kind: Kind) -> int:
-        per_kind: dict[Kind, int] = {
-            "tenant": self.tenants,
+    def of_tenant(self, kind: Kind) -> int | None:
+        """Return the most records of a kind that belong to one tenant; None: it is not counted by tenant."""
+        per_tenant: dict[Kind, int] = {
             "user": self.users_per_tenant,
             "key": self.keys_per_tenant,
+            "route": self.routes_per_tenant,
+        }
+        return per_tenant.get(kind)
+
+    def of(self, kind: Kind) -> int | None:
+        """Return the most records of a kind in all; None: it is counted by tenant only."""
+        in_all: dict[Kind, int] = {
+            "tenant": self.tenants,
             "price": self.prices,
             "route": self.routes,
             "replica": self.replicas,
             "pool": self.pools,
         }
-        return per_kind[kind]
+        return in_all.get(kind)
 
 
 class Configured(Struct, frozen=True):

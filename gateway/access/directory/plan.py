@@ -24,11 +24,12 @@ from gateway.access.directory.schema import (
     index_key,
     indexes,
     once_key,
+    owner,
     records_key,
     unique,
 )
 from gateway.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, invalid_value
-from gateway.records.directory import KINDS, Key, Kind, Record, User, decode, encode
+from gateway.records.directory import KINDS, Key, Kind, Record, decode, encode
 
 ONCE_SECONDS = 24 * 3600
 """Seconds for which an idempotency key is remembered."""
@@ -161,9 +162,10 @@ def plan(
 
 def _questions_of(record: Record) -> list[Command]:
     kind = record.KIND
-    asked: list[Command] = [("HGET", records_key(kind), record.identity), ("ZCARD", _capped_by(record))]
-    if isinstance(record, User | Key):
-        asked.append(("HEXISTS", records_key("tenant"), record.tenant))
+    tenant = owner(record)
+    asked: list[Command] = [("HGET", records_key(kind), record.identity), ("ZCARD", index_key(kind))]
+    if tenant is not None:
+        asked += [("ZCARD", index_key(kind, tenant=tenant)), ("HEXISTS", records_key("tenant"), tenant)]
     if isinstance(record, Key) and record.user is not None:
         asked.append(("HGET", records_key("user"), record.user))
     if found_by := unique(record):
@@ -176,10 +178,6 @@ def _children(kind: Kind, identity: str) -> list[Command]:
     if kind == "tenant":
         return [("ZCARD", index_key(owned, tenant=identity)) for owned in OWNED]
     return [("ZCARD", index_key("key", user=identity))] if kind == "user" else []
-
-
-def _capped_by(record: Record) -> str:
-    return index_key(record.KIND, tenant=record.tenant if isinstance(record, User | Key) else None)
 
 
 class _Decision(Struct, frozen=True):
@@ -264,38 +262,46 @@ class _Rules:
             ) from None
 
     def _check_references(self, record: Record, before: Record | None) -> None:
-        if not isinstance(record, User | Key):
+        if record.KIND not in OWNED:
             return
-        known = record.tenant in self._configured.tenants
-        if not known and not self._seen.answers["HEXISTS", records_key("tenant"), record.tenant]:
-            raise invalid_value("tenant", f"no tenant {record.tenant!r}")
-        if before is not None and before.belongs_to != record.tenant:
+        tenant = owner(record)
+        if tenant is not None and not self._is_tenant(tenant):
+            raise invalid_value("tenant", f"no tenant {tenant!r}")
+        if before is not None and before.belongs_to != tenant:
             raise invalid_value("tenant", f"a {record.KIND} stays with its tenant; make a new one")
         if isinstance(record, Key) and record.user is not None:
             user = self._stored("user", record.user)
-            if user is None or user.belongs_to != record.tenant:
+            if user is None or user.belongs_to != tenant:
                 raise invalid_value("user", f"the tenant has no user {record.user!r}")
+
+    def _is_tenant(self, name: str) -> bool:
+        return name in self._configured.tenants or bool(self._seen.answers["HEXISTS", records_key("tenant"), name])
 
     def _check_unique(self, record: Record) -> None:
         if (found_by := unique(record)) is None:
             return
-        owner = self._seen.answers["HGET", *found_by]
-        if found_by in self._taken or (owner is not None and _text(owner) != record.identity):
+        found = self._seen.answers["HGET", *found_by]
+        if found_by in self._taken or (found is not None and _text(found) != record.identity):
             what = "digest" if isinstance(record, Key) else "subject"
             raise Conflict(f"{what}: another {record.KIND} has the same {what}", param=what, code="already_exists")
         self._taken.add(found_by)
 
     def _check_room(self, record: Record) -> None:
-        index, most = _capped_by(record), self._caps.of(record.KIND)
+        kind, tenant = record.KIND, owner(record)
+        self._check_most(kind, index_key(kind), self._caps.of(kind), "")
+        if tenant is not None:
+            of = f" of the tenant {tenant!r}"
+            self._check_most(kind, index_key(kind, tenant=tenant), self._caps.of_tenant(kind), of)
+
+    def _check_most(self, kind: Kind, index: str, most: int | None, of: str) -> None:
         self._created[index] += 1
-        if int(self._seen.answers["ZCARD", index]) + self._created[index] > most:
-            of = f" of the tenant {record.belongs_to!r}" if isinstance(record, User | Key) else ""
-            raise Conflict(f"there are {most} {record.KIND}s{of} already; delete some first", code="directory_full")
+        if most is not None and int(self._seen.answers["ZCARD", index]) + self._created[index] > most:
+            raise Conflict(f"there are {most} {kind}s{of} already; delete some first", code="directory_full")
 
     def _check_unused(self, kind: Kind, subject: str) -> None:
         for question in _children(kind, subject):
             if count := int(self._seen.answers[question]):
-                owned = "keys" if "key-ids" in question[1] else "users"
+                owned = next(f"{owned}s" for owned in OWNED if f"{owned}-ids" in question[1])
                 raise Conflict(
                     f"the {kind} {subject!r} still has {owned} ({count}); delete them first", code="not_empty"
                 )

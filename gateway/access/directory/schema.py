@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 
-from gateway.records.directory import Key, Kind, Record, User
+from gateway.records.directory import Key, Kind, Record, Route, User
 
 HEAD_KEY = "rh1:{directory}:head"
 CHECKPOINT_KEY = "rh1:{directory}:checkpoint"
@@ -18,8 +18,13 @@ _OF_TENANT = "rh1:{{directory}}:{kind}-ids:tenant:{tenant}"
 _OF_USER = "rh1:{{directory}}:{kind}-ids:user:{user}"
 _ONCE = "rh1:{{directory}}:once:{digest}"
 
-OWNED: tuple[Kind, ...] = ("user", "key")
-"""Kinds whose records belong to a tenant."""
+OWNED: tuple[Kind, ...] = ("user", "key", "route")
+"""Kinds whose records belong to a tenant, or may do so."""
+
+
+def owner(record: Record) -> str | None:
+    """Return the tenant that a record of these kinds belongs to; None: nobody, or it is of another kind."""
+    return record.tenant if isinstance(record, User | Key | Route) else None
 
 
 def records_key(kind: Kind) -> str:
@@ -42,8 +47,8 @@ def once_key(actor: str, key: str) -> str:
 def indexes(record: Record) -> list[str]:
     """Return the sorted sets that hold a record's identity."""
     keys = [index_key(record.KIND)]
-    if isinstance(record, User | Key):
-        keys.append(index_key(record.KIND, tenant=record.tenant))
+    if (tenant := owner(record)) is not None:
+        keys.append(index_key(record.KIND, tenant=tenant))
     if isinstance(record, Key) and record.user is not None:
         keys.append(index_key("key", user=record.user))
     return keys

@@ -125,8 +125,8 @@ class Directory:
     ) -> RecordPage[R]:
         """Records in the order of their identities.
 
-        `tenant`: only its own (users and keys); `user`: only its keys; `after`: `next` of the page before; at most
-        `limit` (up to 1000) of them; `stored_only`: without those of the configuration file.
+        `tenant`: only its own (users, keys, routes); `user`: only its keys; `after`: `next` of the page before; at
+        most `limit` (up to 1000) of them; `stored_only`: without those of the configuration file.
         """
         limit = max(1, min(limit, MOST_LISTED))
         with directory_needed():

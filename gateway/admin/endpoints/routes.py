@@ -1,33 +1,44 @@
-"""Routes: public names whose requests are shared among models and adapters, such as canaries."""
+"""Routes: public names whose requests are shared among models and adapters, such as canaries.
+
+A tenant's admins make routes of their own, among the models that their tenant may use. Operators see all of them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.access.directory.audit_log import directory_needed
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
-from gateway.admin.endpoints.shapes import Page, PublicNamePath
-from gateway.admin.kit.endpoints import Answer, Endpoints
-from gateway.errors import Conflict, InvalidRequest, invalid_value
+from gateway.admin.endpoints.shapes import Page, PathName, PublicName
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
+from gateway.errors import Conflict, Forbidden, InvalidRequest, invalid_value
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
-from gateway.records.directory import Route
+from gateway.records.directory import Route, Tenant
 from router.canary import CanarySignal
 from router.route import AUTO
 
 endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
 
 NewRoute = shapes.creation("NewRoute", Route, instead={"name": shapes.PublicName})
-RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
+RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name", "tenant"])
 RouteState = shapes.state("RouteState", Route)
 
 _NAMED = 20
 """Most names that an error message lists."""
 _TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
+
+
+class RoutePath(Input, frozen=True):
+    route: Annotated[PublicName, Meta(description="As clients write it.")]
+
+
+class RoutesPage(Page, frozen=True):
+    tenant: Annotated[PathName | None, Meta(description="Only routes of this tenant.")] = None
 
 
 class Counted(Struct, frozen=True):
@@ -105,15 +116,16 @@ class RouteList(Struct, frozen=True):
     next: str | None
 
 
-@endpoints.get("/routes", access=Access.OPERATOR)
-async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
-    """List all routes."""
-    return Answer(RouteList(*await records.page_of(call, Route, query, RouteState)))
+@endpoints.get("/routes", access=Access.FILTERED)
+async def list_routes(call: Call, query: RoutesPage) -> Answer[RouteList]:
+    """List all routes, or those of a tenant."""
+    tenant = await records.tenant_of(call, query.tenant)
+    return Answer(RouteList(*await records.page_of(call, Route, query, RouteState, tenant=tenant)))
 
 
 @endpoints.create(
     "/routes",
-    access=Access.OPERATOR,
+    access=Access.FILTERED,
     raises=[Conflict],
     body_type=NewRoute,
     example={
@@ -122,22 +134,30 @@ async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
     },
 )
 async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
-    """Make a route."""
+    """Make a route. An admin's is for its own tenant."""
     route = Route(**msgspec.structs.asdict(body))
-    _check(call, route)
+    own = call.principal.tenant
+    if not call.principal.operator:
+        if not route.name.startswith(f"{own}:"):
+            # Names are shared by all tenants: so none can take another's, or learn that it exists.
+            raise Forbidden(f"name: must begin with {own}:, such as {own}:{route.name[:32]}", param="name")
+        if route.tenant not in (None, own):
+            raise Forbidden("tenant: only operators may make routes for others", param="tenant")
+        route = msgspec.structs.replace(route, tenant=own)
+    await _check(call, route, None)
     return await records.create(call, route, RouteState, f"/routes/{route.name}")
 
 
-@endpoints.get("/routes/{public_name:path}", access=Access.OPERATOR, versioned=True)
-async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
+@endpoints.get("/routes/{route:path}", access=Access.FILTERED, versioned=True)
+async def show_route(call: Call, path: RoutePath) -> Answer[RouteState]:  # type: ignore[valid-type]
     """Show a route."""
-    return records.answer(await records.find(call, Route, path.public_name), RouteState)
+    return records.answer(await _found(call, path), RouteState)
 
 
-@endpoints.get("/trials/{public_name:path}", access=Access.OPERATOR)
-async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
+@endpoints.get("/trials/{route:path}", access=Access.FILTERED)
+async def list_trials(call: Call, path: RoutePath) -> Answer[TrialList]:
     """Compare a route's canaries and shadow with its first target, by the counts of all gateways."""
-    route = await records.find(call, Route, path.public_name)
+    route = await _found(call, path)
     with directory_needed():
         found = await read(call.gateway.redis, route)
     shadow = None if found.shadow is None else _shadow(route, found.shadow)
@@ -160,17 +180,30 @@ def _shadow(route: Route, found: Comparison) -> ShadowState:
     )
 
 
-def _check(call: Call, route: Route) -> None:
+async def _found(call: Call, path: RoutePath) -> Route:
     """
     Raises:
-        InvalidRequest: a target does not exist, which clients would be told turn by turn.
+        NotFound: there is no such route, or the caller is no operator and it is not its tenant's.
     """
-    gateway = call.gateway
-    pools = list(dict.fromkeys(name for pool in gateway.engines.pools for name in (pool.tier, pool.name)))
-    known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
+    own = None if call.principal.operator else call.principal.tenant
+    return await records.find(call, Route, path.route, tenant=own)
+
+
+async def _check(call: Call, route: Route, before: Route | None) -> None:
+    """
+    Args:
+        before: the route in whose place it comes.
+
+    Raises:
+        InvalidRequest: a target does not exist, or not for the route's tenant: clients would be told turn by turn.
+        Forbidden: the caller is no operator, and wants copies, which nobody pays for.
+    """
+    if not call.principal.operator and route.shadow not in (None, before and before.shadow):
+        raise Forbidden("shadow: only operators may set it", param="shadow")
     models = [target.model for target in route.targets]
     if len(set(models)) < len(models):
         raise invalid_value("targets", "a model is named twice; add up its weights")
+    known = await _open_to(call, route.tenant)
     wanted = {f"targets[{index}].model": model for index, model in enumerate(models)}
     if route.shadow is not None:
         wanted["shadow.model"] = route.shadow.model
@@ -182,6 +215,25 @@ def _check(call: Call, route: Route) -> None:
                 param=field,
                 code="invalid_value",
             )
+
+
+async def _open_to(call: Call, name: str | None) -> list[str]:
+    """Return the models and adapters that a route may lead to.
+
+    Args:
+        name: of the tenant whose it is; None: it is everybody's.
+
+    Raises:
+        InvalidRequest: there is no such tenant.
+    """
+    gateway = call.gateway
+    pools = dict.fromkeys(name for pool in gateway.engines.pools for name in (pool.tier, pool.name))
+    if name is None:
+        return [AUTO, *pools, *sorted(gateway.adapters.names)]
+    tenant = await gateway.directory.get(Tenant, name)
+    if tenant is None:
+        raise invalid_value("tenant", f"no tenant {name!r}")
+    return list(filter(tenant.may_use, [AUTO, *pools, *sorted(gateway.adapters.visible(name))]))
 
 
 def _trial(standing: Standing) -> TrialState:
@@ -205,22 +257,22 @@ def _out(reason: TakenOut) -> OutState:
 
 
 @endpoints.put(
-    "/routes/{public_name:path}",
-    access=Access.OPERATOR,
+    "/routes/{route:path}",
+    access=Access.FILTERED,
     versioned=True,
     raises=[Conflict],
     body_type=RouteReplacement,
     example={"targets": _TARGETS},
 )
-async def replace_route(call: Call, path: PublicNamePath, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
+async def replace_route(call: Call, path: RoutePath, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
     """Replace a route; fields that are left out take their defaults."""
-    route = await records.find(call, Route, path.public_name)
+    route = await _found(call, path)
     fields = msgspec.structs.asdict(body)
-    _check(call, msgspec.structs.replace(route, **fields))
+    await _check(call, msgspec.structs.replace(route, **fields), route)
     return await records.change(call, route, fields, RouteState)
 
 
-@endpoints.delete("/routes/{public_name:path}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
-async def delete_route(call: Call, path: PublicNamePath) -> Answer[None]:
+@endpoints.delete("/routes/{route:path}", access=Access.FILTERED, versioned=True, raises=[Conflict])
+async def delete_route(call: Call, path: RoutePath) -> Answer[None]:
     """Delete a route."""
-    return await records.delete(call, await records.find(call, Route, path.public_name))
+    return await records.delete(call, await _found(call, path))

@@ -89,7 +89,7 @@ async def change_tenant(call: Call, path: TenantPath, body: Any) -> Answer[Tenan
 
 @endpoints.delete("/tenants/{tenant}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
 async def delete_tenant(call: Call, path: TenantPath) -> Answer[None]:
-    """Delete a tenant that has no users and keys any more, with the prompts that it shares."""
+    """Delete a tenant that has no users, keys and routes any more, with the prompts that it shares."""
     deleted = await records.delete(call, await records.find(call, Tenant, path.tenant))
     await forget_prompts(call.gateway.redis, path.tenant)
     return deleted

@@ -191,8 +191,13 @@ class Trial(Struct, frozen=True):
 
 def exists(route: Route, tenant: Tenant | None) -> bool:
     """Whether a route exists for a tenant, who must be allowed all of its models."""
-    names = (route.name, *(target.model for target in route.targets))
-    return not route.disabled and (tenant is None or all(map(tenant.may_use, names)))
+    if route.disabled:
+        return False
+    names = [target.model for target in route.targets]
+    if route.tenant is None:
+        return tenant is None or all(map(tenant.may_use, [route.name, *names]))
+    # The list of models that a tenant may use has no names that its own admins make.
+    return tenant is not None and tenant.name == route.tenant and all(map(tenant.may_use, names))
 
 
 async def read(redis: Redis, route: Route) -> Trial:

@@ -54,7 +54,7 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
     assert (await finished(api.acme, accepted))["state"] == "succeeded"
     await api.operator.post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
     targets = [{"model": "tiny-small", "weight": 1}]
-    await api.operator.post("/routes", json={"name": "tiny-small", "targets": targets})
+    await api.acme.post("/routes", json={"name": "acme:assistant", "targets": targets, **said})
     async with api.client(CHAT) as chat:
         asked = await chat.post(
             f"{api.served.url}/v1/responses",
@@ -83,6 +83,7 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
         "pool": "small",
         "replica": "small-0",
         "public_name": "tiny-small",
+        "route": "acme:assistant",
     }
 
 

@@ -152,7 +152,7 @@ def test_removing_a_tenant_by_force(roundhouse: Any, redis_url: str) -> None:
         with redis.Redis.from_url(redis_url) as client:
             client.hset(PROMPTS_KEY.format(tenant=name), "prompt_1", "sealed")
     assert "still has users (1)" in roundhouse("tenant", "remove", "acme", fails=True).output
-    assert "2 users and keys with it" in roundhouse("tenant", "remove", "acme", "--force").output
+    assert "2 records that belonged to it" in roundhouse("tenant", "remove", "acme", "--force").output
     assert {one["tenant"] for one in listed(roundhouse("key", "list", "--json"))} == {"b", "demo"}
     assert [one["tenant"] for one in listed(roundhouse("user", "list", "--json"))] == ["b"]
     with redis.Redis.from_url(redis_url) as client:

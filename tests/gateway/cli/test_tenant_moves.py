@@ -19,7 +19,7 @@ from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter
 from gateway.protocol.prompts import PromptWrite
 from gateway.records.api_keys import digest
-from gateway.records.directory import Key, Tenant, User
+from gateway.records.directory import Key, Route, Target, Tenant, User
 from gateway.records.quota import LimitSubject, Quota
 from gateway.turns.prompts import Prompts
 from tests.conftest import redis_server
@@ -56,6 +56,8 @@ async def old(redis_url: str, other_url: str, tmp_path: Path, monkeypatch: pytes
         await directory.write(Key(id="key_a", tenant="acme", user="user_1", digest=digest(KEY, secret)), actor="test")
         for number in range(249):
             await directory.write(Key(id=f"key_{number}", tenant="acme", digest=f"{number:064x}"), actor="test")
+        route = Route(name="acme:a", targets=[Target(model="small", weight=1)], tenant="acme")
+        await directory.write(route, actor="test")
         for id in PROMPTS:
             await library(redis).create("acme", id, PromptWrite(id, "b"))
         limiter = Limiter(redis, Settings())
@@ -94,6 +96,7 @@ async def test_users_keys_and_spend_are_there_and_the_neighbour_is_not(
         key = await directory.key_by_digest(digest(KEY, secret))
         assert key is not None and (key.id, key.user) == ("key_a", "user_1")
         assert await directory.get(Tenant, "neighbour") is None
+        assert [route.name for route in (await directory.page(Route, tenant="acme")).records] == ["acme:a"]
         [reading] = (await Limiter(redis, Settings()).read("acme", SUBJECTS)).readings
         assert reading.remaining == 700
         assert await redis.zscore("rh1:limit-tenants", "acme") is not None

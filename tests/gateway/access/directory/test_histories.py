@@ -276,13 +276,14 @@ class Histories(RuleBasedStateMachine):
             claimed.append(unique(record))
         if held is None:
             group = kind, record.belongs_to if isinstance(record, User | Key) else None
+            most = CAPS.of(kind) if group[1] is None else CAPS.of_tenant(kind)
             peers = [
                 other
                 for other in self.model.values()
                 if kind == other.KIND and (group[1] is None or other.belongs_to == group[1])
             ]
             created[group] += 1
-            if len(peers) + created[group] > CAPS.of(kind):
+            if most is not None and len(peers) + created[group] > most:
                 return Conflict
         return None
 

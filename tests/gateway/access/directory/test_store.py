@@ -23,6 +23,10 @@ ACME = Tenant(name="acme")
 ANNA = User(id="user_1", tenant="acme", subject="anna")
 
 
+def route(name: str, tenant: str | None = None) -> Route:
+    return Route(name=name, targets=[Target(model="a", weight=1)], tenant=tenant)
+
+
 async def put(directory: Directory, *records: Record) -> None:
     await directory.apply([Put(record) for record in records[:1]], actor="cli:test")
     for record in records[1:]:
@@ -130,17 +134,34 @@ class TestWrite:
             (Caps(tenants=1), Tenant(name="b")),
             (Caps(users_per_tenant=1), User(id="user_2", tenant="acme", subject="b")),
             (Caps(keys_per_tenant=1), key(2)),
+            (Caps(routes_per_tenant=1), route("acme:b", tenant="acme")),
+            (Caps(routes=1), route("b")),
         ],
-        ids=["tenants", "users", "keys"],
+        ids=["tenants", "users", "keys", "routes of a tenant", "routes"],
     )
     async def test_caps(self, redis: Redis, caps: Caps, record: Record) -> None:
         """What is there may still be changed."""
         directory = Directory(redis, caps=caps)
-        await put(directory, ACME, ANNA, key(1))
+        await put(directory, ACME, ANNA, key(1), route("acme:a", tenant="acme"))
         with pytest.raises(Conflict, match=r"there are 1 \w+ .*already; delete some first") as caught:
             await directory.write(record, actor="cli:test")
         assert caught.value.code == "directory_full"
-        await put(directory, ACME, ANNA, key(1))
+        await put(directory, ACME, ANNA, key(1), route("acme:a", tenant="acme"))
+
+    async def test_a_route_of_a_tenant(self, directory: Directory) -> None:
+        """Is in the tenant's list, stays with it, and is gone before it."""
+        await put(directory, ACME, route("a"), route("acme:a", tenant="acme"), route("acme:b", tenant="acme"))
+        listed = (await directory.page(Route, tenant="acme")).records
+        assert [each.name for each in listed] == ["acme:a", "acme:b"]
+        assert len((await directory.page(Route)).records) == 3
+        for other in (None, "nobody"):
+            with pytest.raises(InvalidRequest, match=r"stays with its tenant|no tenant"):
+                await directory.write(route("acme:a", tenant=other), actor="cli:test")
+        with pytest.raises(Conflict, match=r"still has routes \(2\)"):
+            await directory.delete(Tenant, "acme", actor="cli:test")
+        for name in ("acme:a", "acme:b"):
+            await directory.delete(Route, name, actor="cli:test")
+        await directory.delete(Tenant, "acme", actor="cli:test")
 
     async def test_a_record_that_was_written_by_hand(self, redis: Redis, directory: Directory) -> None:
         """It is as if it were not there, cannot be overwritten, and harms no other."""

@@ -32,7 +32,7 @@ OPERATORS_VIEWS = {
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
-OPERATORS_ONLY = ("Tenants", "Routes", "Pools", "Plan", "Settings")
+OPERATORS_ONLY = ("Tenants", "Pools", "Plan", "Settings")
 """Headings of views that are not for a tenant's admin."""
 
 

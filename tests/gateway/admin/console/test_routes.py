@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from gateway.pipeline.routing.canaries import KEY
 from tests.e2e.browser import Visit, needs_chromium
-from tests.gateway.admin.conftest import OPERATOR
+from tests.gateway.admin.conftest import ACME, OPERATOR
 from tests.gateway.admin.console.pages import dialog, open_view, press, row, sign_in
 
 pytestmark = needs_chromium
@@ -38,3 +38,24 @@ def test_a_route_is_made_and_its_trial_moves_without_a_reload(
         client.hset(KEY.format(route="team/assistant", revision=revision), mapping=counts)
     expect(trial).to_contain_text("9 of 100")
     expect(trial).to_contain_text("of 300")
+
+
+def test_a_tenants_admin_makes_a_route_of_its_own(tab: Visit, operator: httpx2.Client) -> None:
+    """Its name begins with the tenant's; what only operators may set is not there."""
+    page = tab.page
+    sign_in(page, ACME, "#/routes")
+    page.get_by_role("button", name="Make a route").click()
+    expect(dialog(page).get_by_label("Name", exact=True)).to_have_value("acme:")
+    dialog(page).get_by_label("Name", exact=True).fill("acme:assistant")
+    expect(dialog(page).get_by_label("Description")).to_be_visible()
+    for label in ("Shadow", "Tenant"):
+        expect(dialog(page).get_by_label(label)).to_have_count(0)
+    dialog(page).get_by_label("Model or adapter 1").fill("tiny-small")
+    press(page, "Make")
+    expect(row(page, "acme:assistant")).to_contain_text("tiny-small 100%")
+    page.get_by_role("button", name="Change acme:assistant").click()
+    dialog(page).get_by_label("Description").fill("Our own")
+    press(page, "Change")
+    expect(row(page, "acme:assistant")).to_contain_text("Our own")
+    assert operator.get("/routes/acme:assistant").json()["tenant"] == "acme"
+    open_view(page, "#/routes/acme%3Aassistant", "Route acme:assistant")

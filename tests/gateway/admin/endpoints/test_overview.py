@@ -117,6 +117,20 @@ async def test_a_canary_that_was_taken_out_is_told(administer: Administer, engin
         assert (await api.acme.get("/overview")).json()["alerts"] == []
 
 
+async def test_a_canary_of_a_tenants_route_is_told_to_its_admins(administer: Administer) -> None:
+    async with administer() as api:
+        targets = [{"model": "tiny-small", "weight": 9}, {"model": "small", "weight": 0}]
+        made = await api.acme.post("/routes", json={"name": "acme:assistant", "targets": targets})
+        reason = TakenOut(1_764_000_000, CanarySignal.ERROR, 10, 90, Failures(0, 9), 400.0)
+        key = KEY.format(route="acme:assistant", revision=int(made.headers["etag"].strip('"')))
+        await api.served.gateway.redis.hset(key, "out:small", msgspec.json.encode(reason))  # type: ignore[misc]
+        await eventually(lambda: api.served.gateway.view.route("acme:assistant") is not None)
+        for admin in (api.operator, api.acme):
+            (alert,) = (await admin.get("/overview")).json()["alerts"]
+            assert (alert["kind"], alert["subject"], alert["tenant"]) == ("canary_out", "acme:assistant", "acme")
+        assert (await api.other.get("/overview")).json()["alerts"] == []
+
+
 @pytest.mark.parametrize(
     ("used", "level"), [(499, None), (500, "notice"), (799, "notice"), (800, "warning"), (1000, "critical")]
 )

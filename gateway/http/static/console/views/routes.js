@@ -14,7 +14,7 @@ import { useRead, useSession, useWatched } from "../session.js";
 
 /** @param {import("../address.js").Address} props */
 export function Routes({ parts, query }) {
-  const { writes } = useSession();
+  const { operator, writes } = useSession();
   const [open, setOpen] = useState(null);
   const read = useRead(pageOf("routes", query));
   const close = () => setOpen(null);
@@ -22,6 +22,7 @@ export function Routes({ parts, query }) {
   /** @type {import("../parts.js").Column<Route>[]} */
   const columns = [
     { title: t("Name"), cell: ({ name }) => html`<a href=${toAddress(["routes", name])}>${name}</a>` },
+    ...(operator ? [{ title: t("Tenant"), cell: (/** @type {Route} */ { tenant }) => tenant }] : []),
     { title: t("Description"), cell: ({ description }) => description },
     { title: t("Leads to"), cell: ({ targets }) => shares(targets) },
     { title: t("Shadow"), cell: ({ shadow }) => (shadow ? t("{percent} % copied to {model}", { percent: shadow.percent, model: shadow.model }) : "") },
@@ -48,11 +49,13 @@ function shares(targets) {
 
 /** @param {{name?: string, onClose: () => void, onDone: () => void}} props without a name: a new one */
 function RouteChange({ name, onClose, onDone }) {
+  const { me, operator } = useSession();
   const form = (/** @type {{draft: any, set: (values: any) => void}} */ { draft, set }) => {
     const setTarget = (/** @type {number} */ index, /** @type {object} */ values) =>
       set({ targets: draft.targets.map((/** @type {object} */ each, /** @type {number} */ at) => (at === index ? { ...each, ...values } : each)) });
     return html`
       ${!name && html`<${TextField} label=${t("Name")} required=${true} value=${draft.name} onInput=${(/** @type {string} */ name) => set({ name })} />`}
+      ${!name && operator && html`<${TextField} label=${t("Tenant")} value=${draft.tenant} onInput=${(/** @type {string} */ tenant) => set({ tenant })} note=${t("Whose it is; empty: everybody's.")} />`}
       <${TextField} label=${t("Description")} value=${draft.description} onInput=${(/** @type {string} */ description) => set({ description })} />
       <fieldset>
         <legend>${t("It leads to; the first is the stable one, which others are compared with")}</legend>
@@ -66,14 +69,19 @@ function RouteChange({ name, onClose, onDone }) {
       </fieldset>
       <${TextField} label=${t("A first token is late after so many seconds")} type="number" step="any" min="0" value=${draft.slow}
         onInput=${(/** @type {string} */ slow) => set({ slow })} note=${t("Empty: none is late.")} />
-      <${TextField} label=${t("Shadow")} value=${draft.shadow} onInput=${(/** @type {string} */ shadow) => set({ shadow })} note=${t("A model that gets copies; empty: none.")} />
-      <${TextField} label=${t("Percent of conversations copied to it")} type="number" min="1" max="100" value=${draft.percent}
-        onInput=${(/** @type {string} */ percent) => set({ percent })} />
+      ${
+        operator &&
+        html`
+          <${TextField} label=${t("Shadow")} value=${draft.shadow} onInput=${(/** @type {string} */ shadow) => set({ shadow })} note=${t("A model that gets copies; empty: none.")} />
+          <${TextField} label=${t("Percent of conversations copied to it")} type="number" min="1" max="100" value=${draft.percent}
+            onInput=${(/** @type {string} */ percent) => set({ percent })} />
+        `
+      }
       ${name && html`<${CheckField} label=${t("Take no requests")} checked=${draft.disabled} onInput=${(/** @type {boolean} */ disabled) => set({ disabled })} />`}
     `;
   };
   const draft = (/** @type {Partial<Route>} */ { targets = [{ model: "", weight: 1 }], description = "", slow_seconds, shadow, disabled = false }) => ({
-    ...(!name && { name: "" }),
+    ...(!name && { name: operator ? "" : `${me.tenant}:`, tenant: "" }),
     description,
     targets: targets.map(({ model, weight }) => ({ model, weight: String(weight) })),
     slow: slow_seconds ? String(slow_seconds) : "",
@@ -81,8 +89,9 @@ function RouteChange({ name, onClose, onDone }) {
     percent: String(shadow?.percent ?? 5),
     disabled,
   });
-  const body = (/** @type {any} */ { targets, slow, shadow, percent, ...fields }) => ({
+  const body = (/** @type {any} */ { targets, slow, shadow, percent, tenant, ...fields }) => ({
     ...fields,
+    ...(!name && { tenant: tenant.trim() || null }),
     targets: targets.filter((/** @type {{model: string}} */ { model }) => model.trim()).map((/** @type {{model: string, weight: string}} */ { model, weight }) => ({ model: model.trim(), weight: Number(weight) })),
     slow_seconds: slow ? Number(slow) : null,
     shadow: shadow.trim() ? { model: shadow.trim(), percent: Number(percent) } : null,

@@ -215,6 +215,7 @@ export default {
   "{model}, {percent} %": "{model}, {percent} %",
   "{percent} % copied to {model}": "{percent} % kopiert zu {model}",
   "{some} of {all}": "{some} von {all}",
+  "Whose it is; empty: everybody's.": "Für wen er gilt; leer: für alle.",
 
   // Pools
   "After so many seconds": "Nach so vielen Sekunden",
