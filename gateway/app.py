@@ -83,6 +83,7 @@ from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.siblings import Siblings
 from gateway.turns import Turns
 from gateway.turns.chats import Chats
+from gateway.turns.comments import Comments
 from gateway.turns.compaction import Compactions
 from gateway.turns.context import Context
 from gateway.turns.conversations import Conversations
@@ -231,6 +232,7 @@ def _kept(redis: BatchingRedis, secret: bytes) -> dict[str, Any]:
         "chats": Chats(redis, derive(secret, "chats")),
         "shares": Shares(redis),
         "prompts": Prompts(redis, derive(secret, "prompts")),
+        "comments": Comments(redis, derive(secret, "comments")),
     }
 
 

@@ -26,6 +26,7 @@ from gateway.registration.registrar import Registrar
 from gateway.storage.presence import Presence
 from gateway.turns import Turns
 from gateway.turns.chats import Chats
+from gateway.turns.comments import Comments
 from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
 
@@ -68,6 +69,7 @@ class Gateway(Services):
     chats: Chats
     shares: Shares
     prompts: Prompts
+    comments: Comments
 
     @property
     def settings(self) -> Settings:

@@ -30,7 +30,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 MORE: dict[str, tuple[str, ...]] = {
     "turns": ("rh1:turn:*", "rh1:turn-*"),
     "conversations": ("rh1:conversation:*", "rh1:conversation-*"),
-    "chats": ("rh1:chat:*", "rh1:chat-index:*", "rh1:share*"),
+    "chats": ("rh1:chat:*", "rh1:chat-index:*", "rh1:share*", "rh1:comment*"),
     "files": ("rh1:file:*", "rh1:file-*"),
     "batches": ("rh1:batch:*", "rh1:batch-*", "rh1:{batches}:*"),
 }

@@ -9,6 +9,7 @@ from msgspec import Meta
 from gateway.records.section import Positive, Seconds, Section
 
 HistoryPlace = Literal["browser", "server", "off"]
+_TenantName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
 Readers = Literal["off", "tenant", "anyone"]
 
 
@@ -23,7 +24,7 @@ class ChatSettings(Section, frozen=True):
         ),
     ] = "browser"
     tenants: Annotated[
-        dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], HistoryPlace],
+        dict[_TenantName, HistoryPlace],
         Meta(description="`history` of single tenants."),
     ] = {}
     keep: Annotated[Seconds, Meta(description="Seconds Redis keeps a conversation after its last change.")] = (
@@ -40,6 +41,18 @@ class ChatSettings(Section, frozen=True):
             "of the same tenant, or anyone. Tenants whose `history` is `off` share none."
         ),
     ] = "tenant"
+
+    comments: Annotated[
+        bool,
+        Meta(
+            description="Whether users may write a comment beside their rating of an answer, for their tenant's admins."
+        ),
+    ] = False
+    tenant_comments: Annotated[dict[_TenantName, bool], Meta(description="`comments` of single tenants.")] = {}
+
+    def comments_of(self, tenant: str) -> bool:
+        """Whether a tenant's users may write comments."""
+        return self.tenant_comments.get(tenant, self.comments)
 
     def sharing_of(self, tenant: str) -> Readers:
         """Who may read what a tenant's callers share."""

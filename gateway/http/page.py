@@ -60,7 +60,7 @@ async def config(request: Request) -> Response:
     A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
     `key` is null and the page asks its user for one, unless `signed_in` says that the browser's session may chat.
     `history` says where conversations of whoever asks are kept, `sharing` who may read those that are shared; null:
-    nobody knows yet who asks.
+    nobody knows yet who asks. `comments` says whether they may write a comment beside a rating.
     """
     gateway = gateway_of(request)
     settings, arrivals, caller = gateway.settings, gateway.arrivals, await gateway.caller(request)
@@ -72,6 +72,7 @@ async def config(request: Request) -> Response:
         "key": DEMO_KEY if embedded else None,
         "signed_in": caller is not None and caller.session is not None and "chat" in caller.scopes,
         "sharing": caller and settings.chat.sharing_of(caller.tenant),
+        "comments": caller is not None and settings.chat.comments_of(caller.tenant),
         "history": caller and settings.chat.history_of(caller.tenant, has_user=caller.user is not None),
         "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
         # In the order in which they come. Why a model cannot be fetched is for the terminal: it may name hosts.

@@ -137,6 +137,7 @@ class ResponseFeedback(Struct):
     rating: Literal["up", "down", "preferred"] | None
     reason: str | None
     over: list[str]
+    comment: str | None
 
 
 class CompletionUsage(Struct):

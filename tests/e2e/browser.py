@@ -63,6 +63,7 @@ from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
 from gateway.turns.chats import Chats
+from gateway.turns.comments import Comment, Comments
 from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
 from gateway.ws.socket import SocketConnections
@@ -333,6 +334,7 @@ class ScriptedServer:
             "chats": Chats(redis, secret),
             "shares": Shares(redis),
             "prompts": Prompts(redis, secret),
+            "comments": Comments(redis, secret),
         }
         # This application's routes use no other parts.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
@@ -355,6 +357,11 @@ class ScriptedServer:
         asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
         with redis.Redis.from_url(self._redis_url) as client:
             return [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
+
+    def comment(self, response: str) -> Comment | None:
+        """What the demo's admins read beside the rating of a response."""
+        found = self.gateway.comments.find("demo", response)
+        return asyncio.run_coroutine_threadsafe(found, self._loop).result(20)
 
     def key_of(self, user: str, scopes: Sequence[Scope] = CHATS) -> str:
         """Make a user of the demo's tenant; return a key of this user."""

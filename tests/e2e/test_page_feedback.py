@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+import msgspec
+from playwright.sync_api import Browser, expect
 
+from gateway.config.chat import ChatSettings
+from gateway.config.settings import demo_settings
 from gateway.errors import EngineFailed
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
 from tests.e2e.page import answered, ask, connected, reload
 
 pytestmark = needs_chromium
+
+COMMENT = "A word to the admins of your organisation"
 
 
 def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer) -> None:
@@ -69,3 +74,46 @@ def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer
     mine = [each for each in server.feedback() if each["response"] == server.pipeline.turns[-1].id]
     said = [(each["signal"], each.get("reason")) for each in mine]
     assert said == [("down", None), ("down", "wrong"), ("down", "too_slow"), ("down", None), ("up", None)]
+
+
+def test_a_comment_goes_to_the_admins_where_it_may(browser: Browser, redis_url: str, tab: Visit) -> None:
+    """Beside a thumb that is pressed. What is being written stays while a reason is given; what was sent survives a
+    reload, and goes with the rating."""
+    ask(tab.page, "question")
+    answered(tab.page)
+    tab.page.get_by_role("button", name="Bad answer").click()
+    expect(tab.page.get_by_label(COMMENT)).to_be_hidden()
+    settings = msgspec.structs.replace(demo_settings(), chat=ChatSettings(comments=True))
+    with ScriptedServer(redis_url, settings) as server, visit(browser, server.url) as other:
+        page = other.page
+        page.goto("/")
+        connected(page)
+        ask(page, "question")
+        answered(page)
+        comment, send = page.get_by_label(COMMENT), page.locator(".comment button")
+        expect(comment).to_be_hidden()
+        page.get_by_role("button", name="Bad answer").click()
+        comment.fill("It was 1969.")
+        page.get_by_role("button", name="Wrong").click()
+        expect(page.get_by_role("button", name="Wrong")).to_have_attribute("aria-pressed", "true")
+        expect(comment).to_have_value("It was 1969.")
+        response = server.pipeline.turns[-1].id
+        assert server.comment(response) is None
+        send.click()
+        expect(send).to_have_text("Sent")
+        expect(send).to_be_focused()
+        expect(send).to_have_text("Send")
+        kept = server.comment(response)
+        assert kept is not None and (kept.rating, kept.reason, kept.text) == ("down", "wrong", "It was 1969.")
+        reload(page)
+        connected(page)
+        expect(comment).to_be_visible()
+        expect(comment).to_have_value("It was 1969.")
+        page.get_by_role("button", name="Too slow").click()
+        expect(page.get_by_role("button", name="Too slow")).to_have_attribute("aria-pressed", "true")
+        kept = server.comment(response)
+        assert kept is not None and (kept.reason, kept.text) == ("too_slow", "It was 1969.")
+        assert violations(page) == []
+        page.get_by_role("button", name="Bad answer").click()
+        expect(comment).to_be_hidden()
+        assert server.comment(response) is None

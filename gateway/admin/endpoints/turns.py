@@ -89,6 +89,12 @@ class TurnDetails(Struct, frozen=True):
         DecisionState | None, Meta(description="Null if the request named its model, or the log has it no more.")
     ]
     feedback: list[Feedback]
+    comment: Annotated[
+        str | None,
+        Meta(
+            description="What was written beside the last rating. Null if nothing was, and for other tenants' admins."
+        ),
+    ]
 
 
 @endpoints.get("/turns", access=Access.FILTERED, raises=[NotFound])
@@ -119,11 +125,14 @@ async def show_turn(call: Call, path: TurnPath) -> Answer[TurnDetails]:
         entry = None if began is None else await recent.find(redis, tenant, id, began)
         if began is not None and entry is not None:
             decision, feedback = await decisions.find(redis, tenant, id, began)
+            own = tenant == call.principal.tenant
+            comment = await call.gateway.comments.find(tenant, id) if own else None
             return Answer(
                 TurnDetails(
                     turn=_state(entry),
                     decision=None if decision is None else decision_state(decision),
                     feedback=feedback,
+                    comment=None if comment is None else comment.text,
                 )
             )
     raise NotFound(f"no turn has the id {path.turn!r}, or it is no longer kept")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.config.chat import ChatSettings
 from gateway.config.settings import ApiKeySettings, SemanticCacheSettings, TenantSettings, demo_settings
 from gateway.records.directory import Scope
 from tests.gateway.conftest import Serve, Served
@@ -94,14 +95,22 @@ class Shop:
 
 @contextlib.asynccontextmanager
 async def furnished(administer: Administer) -> AsyncIterator[Shop]:
-    async with administer(semantic_cache=SemanticCacheSettings(enabled=True)) as api:
+    options = {"semantic_cache": SemanticCacheSettings(enabled=True), "chat": ChatSettings(comments=True)}
+    async with administer(**options) as api:
         post = api.operator.post
         await post("/tenants", json={"name": "shop"})
         user = (await post("/tenants/shop/users", json={"subject": "ada"})).json()["id"]
         key = (await post("/tenants/shop/keys", json={})).json()["record"]["id"]
         await post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
         await post("/routes", json={"name": "tiny-small", "targets": [{"model": "tiny-small", "weight": 1}]})
-        names = {"tenant": "shop", "user": user, "key": key, "public_name": "tiny-small", "pool": "small"}
+        names = {
+            "tenant": "shop",
+            "user": user,
+            "key": key,
+            "public_name": "tiny-small",
+            "pool": "small",
+            "route": "tiny-small",
+        }
         yield Shop(api.served.url, names | {"replica": "small-0"})
 
 

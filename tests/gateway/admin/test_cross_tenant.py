@@ -21,6 +21,7 @@ from gateway.access.identity.browser_sessions import digest_of
 from gateway.admin.app import API
 from gateway.admin.call import Access
 from gateway.admin.kit.endpoints import Endpoint
+from gateway.config.chat import ChatSettings
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import CHAT, Administer, Administered
 from tests.gateway.admin.endpoints.conftest import finished, upload
@@ -61,6 +62,9 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
             json={"model": "small", "input": "hi", "max_output_tokens": 4},
             headers={"x-roundhouse-cache-tags": CANARY},
         )
+        feedback = f"{api.served.url}/v1/responses/{asked.json()['id']}/feedback"
+        rated = await chat.post(feedback, json={"rating": "up", "comment": CANARY})
+        assert rated.status_code == 200, rated.text
     assert asked.headers["x-roundhouse-cache"] == "miss", asked.text
     await api.served.settle()
     turn = asked.json()["id"]
@@ -110,8 +114,11 @@ async def test_nothing_of_another_tenant_is_shown_or_changed(
     administer: Administer, frames: FrameEngine, folder: Path
 ) -> None:
     """Every endpoint: 404 or 403, or an answer without a trace of the other's; and nothing is different afterwards."""
-    async with administer(engines={"small": [frames.address]}) as api:
+    chat = ChatSettings(comments=True)
+    async with administer(engines={"small": [frames.address]}, chat=chat) as api:
         names = await belongings(api, folder)
+        for client, told in ((api.acme, CANARY), (api.operator, None)):
+            assert (await client.get(f"/turns/{names['turn']}")).json()["comment"] == told
         for endpoint in API.endpoints:
             # What its own admin or an operator may do works with the same request: the refusal below is no accident.
             if endpoint.method == "GET":

@@ -1,4 +1,4 @@
-"""Feedback on responses: reasons of a thumb down, and one answer preferred over others."""
+"""Feedback on responses: reasons of a thumb down, comments, and one answer preferred over others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from gateway.access.identity import Principal
 from gateway.cli.root import main
+from gateway.config.chat import ChatSettings
 from gateway.config.settings import RouterSettings
 from gateway.pipeline.routing.decisions import Compared, preferences, read, read_feedback
 from gateway.protocol.caching import Caching
@@ -60,6 +61,7 @@ async def test_a_preference_reaches_the_refit(serve: Serve, tiers: Any, redis_ur
                 "rating": "preferred",
                 "reason": None,
                 "over": [routed, small],
+                "comment": None,
             },
         )
     async with redis.asyncio.Redis.from_url(redis_url) as client:
@@ -116,3 +118,32 @@ async def test_a_thumb_down_may_have_a_reason(serve: Serve, tiers: Any) -> None:
         await served.gateway.decisions.flush()
         noted = await read_feedback(served.gateway.redis, "demo", 10)
     assert [(each.signal, each.reason) for each in noted] == [("down", "off_format")]
+
+
+async def test_a_comment_stands_beside_a_rating_where_it_may(serve: Serve, tiers: Any) -> None:
+    """Of the last one: a rating without a comment takes it away. Elsewhere it is refused, and rating works."""
+    chat = ChatSettings(comments=True, tenant_comments={"elsewhere": False})
+    async with serve(engines=tiers, chat=chat) as served:
+        response, kept = await answered(served), served.gateway.comments
+        said = await rate(served, response, {"rating": "down", "reason": "wrong", "comment": "It is 1969."})
+        assert (said.status_code, said.json()["comment"]) == (200, "It is 1969.")
+        found = await kept.find("demo", response)
+        assert found is not None and (found.rating, found.reason, found.text) == ("down", "wrong", "It is 1969.")
+        for rating in ("up", None):
+            await rate(served, response, {"rating": "up", "comment": "Now it is right."})
+            assert await kept.find("demo", response) is not None
+            assert (await rate(served, response, {"rating": rating})).json()["comment"] is None
+            assert await kept.find("demo", response) is None
+        for body in (
+            {"rating": None, "comment": "a"},
+            {"rating": "up", "comment": ""},
+            {"rating": "up", "comment": 1001 * "a"},
+        ):
+            refused = await rate(served, response, body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "comment")
+        assert not chat.comments_of("elsewhere")
+    async with serve(engines=tiers) as served:
+        response = await answered(served)
+        refused = await rate(served, response, {"rating": "up", "comment": "a"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "comments_off")
+        assert (await rate(served, response, {"rating": "up"})).status_code == 200

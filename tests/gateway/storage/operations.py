@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 
 import httpx2
@@ -24,6 +25,7 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
+from gateway.turns.comments import Comment
 from gateway.turns.prompts import forget_prompts
 from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
@@ -99,7 +101,7 @@ async def _chats(one: Served, other: Served) -> None:
 
 
 async def _prompts(one: Served, other: Served) -> None:
-    """Made, read and changed on the other gateway, listed, and deleted."""
+    """Made, read and changed on the other gateway, listed, and deleted; so are comments."""
     headers = {"authorization": f"Bearer {await key_of(one.gateway, 'adam', scopes=['chat', 'admin:write'])}"}
     here, there, prompt = f"{one.base_url}/prompts", f"{other.base_url}/prompts", {"name": "a", "text": "b"}
     async with httpx2.AsyncClient(headers=headers, timeout=20) as adam:
@@ -109,6 +111,11 @@ async def _prompts(one: Served, other: Served) -> None:
         assert (await adam.get(here)).json()["data"] == [changed.json()]
         assert (await adam.delete(f"{here}/{made}")).status_code == 200
         await forget_prompts(other.gateway.redis, "demo")
+    comment = Comment("resp_1", time.time_ns() // 1_000_000, "up", None, "Right.")
+    await one.gateway.comments.write("demo", comment)
+    assert await other.gateway.comments.of_tenant("demo") == [comment]
+    await other.gateway.comments.remove("demo", "resp_1")
+    assert await one.gateway.comments.find("demo", "resp_1") is None
 
 
 async def _batches(served: Served) -> None:

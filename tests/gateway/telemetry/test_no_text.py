@@ -106,7 +106,10 @@ async def test_no_log_metric_span_or_key_holds_what_a_client_wrote(
     serve: Serve, redis_url: str, logged: io.StringIO
 ) -> None:
     with Collector() as collector:
-        telemetry, chat = TelemetrySettings(otlp_endpoint=collector.endpoint), ChatSettings(history="server")
+        telemetry, chat = (
+            TelemetrySettings(otlp_endpoint=collector.endpoint),
+            ChatSettings(history="server", comments=True),
+        )
         async with serve(telemetry=telemetry, chat=chat) as served:
             statuses = await over_http(served)
             await over_a_socket(served)
@@ -173,9 +176,12 @@ async def over_http(served: Served) -> list[int]:
 
 
 async def kept(served: Served) -> None:
-    """An answer in the response cache, a conversation of the chat page, a shared prompt, files, and a batch with its
-    results."""
+    """A comment, an answer in the response cache, a conversation of the chat page, a shared prompt, files, and a batch
+    with its results."""
     client = served.client
+    rated = await client.responses.create(model="small", input=WORD, max_output_tokens=4)
+    feedback: Any = {"rating": "down", "comment": WORD}
+    assert (await client.post(f"/responses/{rated.id}/feedback", body=feedback, cast_to=dict))["comment"] == WORD
     asked: Any = {**CHAT, "messages": SAID, "temperature": 0, "max_tokens": 40}
     asked["extra_body"] = {"structured_outputs": {"choice": [WORD]}}
     for outcome in ("miss", "hit"):

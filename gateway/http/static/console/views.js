@@ -19,6 +19,7 @@ const VIEWS = [
   { parts: ["usage"], title: t("Usage"), load: async () => (await import("./views/usage.js")).Usage },
   { parts: ["turns"], title: t("Turns"), load: async () => (await import("./views/turns.js")).Turns },
   { parts: ["turns", null], title: t("Turn"), load: async () => (await import("./views/turns.js")).Turn },
+  { parts: ["comments"], title: t("Comments"), load: async () => (await import("./views/comments.js")).Comments },
   { parts: ["tenants"], title: t("Tenants"), load: async () => (await import("./views/tenants.js")).Tenants, operators: true },
   { parts: ["tenants", null, "keys"], title: t("Keys"), load: async () => (await import("./views/keys.js")).Keys, own: true },
   { parts: ["tenants", null, "users"], title: t("Users"), load: async () => (await import("./views/users.js")).Users, own: true },

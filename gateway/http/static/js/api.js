@@ -23,6 +23,7 @@ export class ApiFailure extends Error {
  * @property {string | null} key the key of the embedded default; null: ask the user
  * @property {boolean} signed_in whether the browser has a session that may chat without a key
  * @property {"off" | "tenant" | "anyone" | null} sharing who may read conversations that are shared; null: as below
+ * @property {boolean} comments whether a comment may be written beside a rating
  * @property {import("./history.js").Place | null} history where conversations are kept; null: nobody knows who asks
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
  * @property {import("./offered.js").ComingTier[]} coming tiers whose models are being fetched
@@ -87,7 +88,7 @@ export async function getTicket(key) {
  *
  * @param {string} key
  * @param {string} responseId
- * @param {{rating: "up" | "down" | null, reason: string | null} | {rating: "preferred", over: string[]}} feedback
+ * @param {Partial<import("./turn.js").Rating> | {rating: "preferred", over: string[]}} feedback
  *   over: responses over which this one is preferred
  * @returns {Promise<boolean>} whether the server has noted it
  */

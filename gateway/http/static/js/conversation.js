@@ -201,12 +201,10 @@ export class Conversation {
    * The server has noted what the user thinks of an answer.
    *
    * @param {Turn} turn
-   * @param {Turn["rating"]} rating
-   * @param {string | null} reason
+   * @param {import("./turn.js").Rating} given
    */
-  rated(turn, rating, reason) {
-    turn.rating = rating;
-    turn.reason = reason;
+  rated(turn, { rating, reason, comment }) {
+    Object.assign(turn, { rating, reason, comment });
     this.#save();
   }
 

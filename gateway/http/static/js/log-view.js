@@ -32,7 +32,7 @@ export class LogView {
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
    * @param {{context: Context, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
-   *   onrate: (turn: Turn, rating: "up" | "down" | null, reason: string | null) => Promise<boolean>,
+   *   onrate: (turn: Turn, rating: import("./turn.js").Rating) => Promise<boolean>,
    *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: Way) => void,
    *   busy: () => boolean, comparing: () => Omit<import("./comparison.js").Parts, "onleave">}} options context: see
    *   `TurnView`; versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the
@@ -70,6 +70,18 @@ export class LogView {
       else if (action === "compare") this.#compare(view);
       else if (action === "copy-answer") copyBy(button, view.turn.text);
     });
+    log.addEventListener("submit", (event) => {
+      const form = /** @type {HTMLElement} */ (event.target);
+      const view = form.matches(".comment") && this.#viewOf(form);
+      if (!view) return;
+      event.preventDefault();
+      this.#comment(view);
+    });
+  }
+
+  /** Whether comments may be written has become known. */
+  showRatings() {
+    for (const view of this.views.values()) view.showRating();
   }
 
   /** Turns were added or removed. @param {Turn[]} turns */
@@ -172,27 +184,48 @@ export class LogView {
     this.comparison = null;
   }
 
+  /** @param {TurnView} view @param {import("./turn.js").Rating} rating */
+  async #noted(view, rating) {
+    const noted = await this.onrate(view.turn, rating);
+    if (noted) view.showRating();
+    const said = rating.rating ? t("Feedback noted") : t("Feedback withdrawn");
+    this.status.textContent = noted ? said : t("Feedback not taken");
+    return noted;
+  }
+
+  /** Send what stands beside a rating; an empty field takes it back. @param {TurnView} view */
+  async #comment(view) {
+    const { rating, reason = null } = view.turn;
+    const comment = view.comment.elements.comment.value.trim() || null;
+    const noted = await this.#noted(view, { rating, reason, comment });
+    sayOn(view.comment, noted ? t("Sent") : NOT_TAKEN);
+  }
+
   /** @param {TurnView} view @param {HTMLElement} button */
   async #rate(view, button) {
     // A second press takes it back.
     const { action, value = null } = button.dataset;
     const given = button.getAttribute("aria-pressed") === "true" ? null : value;
     const rating = action === "reason" ? "down" : /** @type {Turn["rating"]} */ (given);
-    const noted = await this.onrate(view.turn, rating, action === "reason" ? given : null);
-    if (noted) view.showRating();
-    const said = rating ? t("Feedback noted") : t("Feedback withdrawn");
-    this.status.textContent = noted ? said : t("Feedback not taken");
-    const label = button.querySelector("span");
-    if (noted || !label) return;
-    const { textContent: name, className } = label;
-    if (name === NOT_TAKEN) return;
-    label.textContent = NOT_TAKEN;
-    label.className = "";
-    setTimeout(() => {
-      label.textContent = name;
-      label.className = className;
-    }, 1500);
+    const comment = rating && (view.turn.comment ?? null);
+    const noted = await this.#noted(view, { rating, reason: action === "reason" ? given : null, comment });
+    if (!noted) sayOn(button, NOT_TAKEN);
   }
+}
+
+/** Say for a moment on a button what has come of it. @param {HTMLElement} button or what it is in @param {string} said */
+function sayOn(button, said) {
+  const label = button.querySelector("span");
+  if (!label) return;
+  const { dataset } = label;
+  dataset.name ??= label.textContent ?? "";
+  dataset.style ??= label.className;
+  label.textContent = said;
+  label.className = "";
+  setTimeout(() => {
+    label.textContent = dataset.name ?? "";
+    label.className = dataset.style ?? "";
+  }, 1500);
 }
 
 async function loadComparison() {

@@ -34,6 +34,8 @@ let signedIn = false;
 const known = () => signedIn || Boolean(key.get());
 /** @type {import("./share-dialog.js").ShareDialog | undefined} */
 let sharing;
+/** Whether a comment may be written beside a rating. */
+let comments = false;
 /** Who may read what is shared. @type {import("./api.js").Config["sharing"]} */
 let readers = null;
 const cardOpen = remembered(ofBrowser, "cards");
@@ -57,6 +59,7 @@ const context = {
     },
   },
   turnOf: (id) => chats.current.tree.turns.get(id),
+  comments: () => comments,
   away: () => badge.dataset.state === "waiting",
   oldest: (turn) => chats.current.oldest(turn),
 };
@@ -305,13 +308,13 @@ function asked(asking) {
  * Whether the server has taken the rating.
  *
  * @param {Turn} turn
- * @param {"up" | "down" | null} rating
- * @param {string | null} reason
+ * @param {import("./turn.js").Rating} rating
  */
-async function rate(turn, rating, reason) {
+async function rate(turn, rating) {
   const { current } = chats; // another conversation may be shown when the answer comes
-  const noted = await sendFeedback(key.get(), turn.responseId ?? "", { rating, reason });
-  if (noted) current.rated(turn, rating, reason);
+  const { comment, ...rest } = rating;
+  const noted = await sendFeedback(key.get(), turn.responseId ?? "", comments ? rating : rest);
+  if (noted) current.rated(turn, rating);
   return noted;
 }
 
@@ -357,6 +360,8 @@ async function start() {
   showComing(config);
   signedIn = config.signed_in;
   if (!key.get() && config.key) key.set(config.key);
+  ({ comments } = config);
+  view.showRatings();
   if (config.history) await keepIn(config.history);
   readers = config.sharing;
   byId("share").hidden = !isSecureContext || !readers || readers === "off";

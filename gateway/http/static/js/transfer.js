@@ -31,6 +31,7 @@ const FIELDS = {
   omits: ["object", "undefined"],
   settings: ["object", "undefined"],
   reason: ["string", "null", "undefined"],
+  comment: ["string", "null", "undefined"],
   preferredOver: ["string", "null", "undefined"],
 };
 

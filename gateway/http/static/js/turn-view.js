@@ -2,6 +2,7 @@
 
 import { el, icon } from "./dom.js";
 import { failureText } from "./failures.js";
+import { field } from "./field.js";
 import { t } from "./language.js";
 import { routeCard } from "./route-card.js";
 import { AnswerText, NOTES, namesOf, questionParts } from "./turn-text.js";
@@ -15,6 +16,7 @@ import { isOver } from "./turn.js";
  * @property {{open: boolean}} cards whether they are open
  * @property {(id: string) => Turn | undefined} turnOf
  * @property {() => boolean} away whether the server cannot be reached
+ * @property {() => boolean} comments whether a comment may be written beside a rating
  * @property {(turn: Turn) => Turn[]} oldest the turns without which a question that found no room may find it
  */
 
@@ -35,6 +37,7 @@ export class TurnView {
     this.context = context;
     this.text = new AnswerText();
     this.reasons = reasons();
+    this.comment = commentForm();
     this.foot = el("div", { class: "turn-foot" });
     this.failure = el("div", { class: "failure-slot" });
     this.question = el(
@@ -135,7 +138,7 @@ export class TurnView {
       }
       if (turn.text) actions.append(unlabelled(button("fork", "fork", t("Continue in a conversation of its own"))));
       if (this.version.of > 1) actions.append(this.#versions());
-      parts.push(actions, this.reasons);
+      parts.push(actions, this.reasons, this.comment);
     }
     const { route } = turn;
     if (route) {
@@ -166,6 +169,10 @@ export class TurnView {
       choice.setAttribute("aria-pressed", String(value === (action === "rate" ? rating : reason)));
     }
     this.reasons.hidden = rating !== "down";
+    const hidden = rating === null || !this.context.comments();
+    // What is being written stays while something else is rated.
+    if (this.comment.hidden && !hidden) this.comment.elements.comment.value = this.turn.comment ?? "";
+    this.comment.hidden = hidden;
   }
 
   #thumbs() {
@@ -226,6 +233,14 @@ function reasons() {
   );
   const label = t("What is wrong with it?");
   return el("div", { class: "reasons", role: "group", "aria-label": label, hidden: true }, ...choices);
+}
+
+/** Where a comment is written. @returns {HTMLFormElement & {elements: {comment: HTMLTextAreaElement}}} */
+function commentForm() {
+  const text = el("textarea", { name: "comment", rows: 2, maxlength: 1000, dir: "auto" });
+  const send = el("button", { type: "submit", class: "quiet" }, el("span", {}, t("Send")));
+  const form = el("form", { class: "comment", hidden: true }, field(t("A word to the admins of your organisation"), text), send);
+  return /** @type {any} */ (form);
 }
 
 /** @param {string} action @param {string} symbol @param {string} label */

@@ -63,10 +63,13 @@
  * @property {Failure | null} failure
  * @property {"up" | "down" | null} rating what the user has told the server of the answer
  * @property {string | null} [reason] why it is bad, if the user has said so
+ * @property {string | null} [comment] what the user has written beside the rating
  * @property {string | null} [preferredOver] names of those whose answers the user likes less
  * @property {number | null} sentAt milliseconds
  * @property {number | null} firstAt milliseconds; when the first text came
  * @property {number | null} endedAt milliseconds
+ *
+ * @typedef {{rating: Turn["rating"], reason: string | null, comment: string | null}} Rating
  */
 
 import { t } from "./language.js";

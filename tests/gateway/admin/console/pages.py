@@ -15,6 +15,7 @@ OPERATORS_VIEWS = {
     "#/live": "Live",
     "#/usage": "Usage",
     "#/turns": "Turns",
+    "#/comments": "Comments",
     "#/tenants": "Tenants",
     "#/tenants/shop/keys": "Keys of shop",
     "#/tenants/shop/users": "Users of shop",

@@ -40,6 +40,24 @@ def test_a_turn_shows_decision_cost_and_feedback_and_no_text(tab: Visit, shop: S
     assert all(SECRET not in response.text() for response in received)
 
 
+def test_comments_are_listed_and_lead_to_their_turns(tab: Visit, shop: Shop) -> None:
+    """What a user wrote is text, whatever it looks like."""
+    page, text = tab.page, "It was <b>1969</b>."
+    with httpx2.Client(base_url=shop.url, headers={"authorization": f"Bearer {CHAT}"}, timeout=30) as chat:
+        asked = {"model": "small", "input": "When?", "max_output_tokens": 4}
+        turn = chat.post("/v1/responses", json=asked).raise_for_status().json()["id"]
+        rating = {"rating": "down", "reason": "wrong", "comment": text}
+        chat.post(f"/v1/responses/{turn}/feedback", json=rating).raise_for_status()
+    with httpx2.Client(base_url=f"{shop.url}/admin/v1", headers={"authorization": f"Bearer {ACME}"}) as admin:
+        wait_until(lambda: admin.get(f"/turns/{turn}").is_success)
+    sign_in(page, ACME, "#/comments")
+    expect(row(page, text)).to_contain_text("wrong")
+    row(page, text).get_by_role("link").press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Turn")
+    expect(page.get_by_text(turn)).to_be_visible()
+    expect(page.get_by_text(text)).to_be_visible()
+
+
 def test_filters_stand_in_the_address(tab: Visit, shop: Shop) -> None:
     """So that a list can be sent to somebody, and the browser goes back to it."""
     page = tab.page

@@ -64,7 +64,7 @@ export function Turn({ parts: [, id] }) {
     <${Heading}>${t("Turn")}</${Heading}>
     <p class="note"><code>${id}</code></p>
     <${Loaded} of=${read}>
-      ${(/** @type {import("../admin-api.d.ts").TurnDetails} */ { turn, decision, feedback }) => html`
+      ${(/** @type {import("../admin-api.d.ts").TurnDetails} */ { turn, decision, feedback, comment }) => html`
         <${Facts} turn=${turn} />
         <${Decision} decision=${decision} />
         <h2>${t("Feedback")}</h2>
@@ -74,6 +74,7 @@ export function Turn({ parts: [, id] }) {
           rows=${feedback}
           empty=${t("Nobody has said anything about this answer.")}
         />
+        ${comment && html`<${Pairs} pairs=${[[t("Comment"), html`<span dir="auto">${comment}</span>`]]} />`}
       `}
     </${Loaded}>
   `;

@@ -172,6 +172,7 @@ export default {
   "Yesterday": "Gestern",
 
   // Questions and answers
+  "A word to the admins of your organisation": "Ein Wort an die Admins der Organisation",
   "Answer": "Antwort",
   "Answer complete": "Antwort vollständig",
   "Answer cut off": "Antwort abgeschnitten",
@@ -199,6 +200,7 @@ export default {
   "Off format": "Falsche Form",
   "Question": "Frage",
   "Retry": "Wiederholen",
+  "Sent": "Gesendet",
   "Show all": "Alles zeigen",
   "Show less": "Weniger zeigen",
   "Start anew": "Neu anfangen",

@@ -186,6 +186,11 @@ export default {
   "{measure} from {from} to {to}": "{measure} vom {from} bis {to}",
 
   // Turns
+  "Comment": "Kommentar",
+  "Comments": "Kommentare",
+  "No comments.": "Keine Kommentare.",
+  "Rating": "Bewertung",
+  "Those of your own tenant: what others write is for their admins only.": "Die des eigenen Mandanten: Was andere schreiben, ist nur für deren Admins.",
   "Any": "Alle",
   "Decision": "Entscheidung",
   "Feedback": "Rückmeldungen",
