@@ -1,21 +1,51 @@
-"""The configuration in force, without secrets."""
+"""The configuration in force, without secrets. A tenant's admins see what concerns their tenant, as it is for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from gateway.admin.call import Access, Call
-from gateway.admin.kit.endpoints import Answer, Endpoints
+from gateway.admin.endpoints import records
+from gateway.admin.endpoints.shapes import PathName
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.redis import without_secrets
-from gateway.config.settings import Settings
+from gateway.config.settings import LimitSettings, Settings
 from gateway.records.section import Section
 
 endpoints = Endpoints("settings", "The configuration in force.")
+
+
+OF_TENANTS: Mapping[str, tuple[str, ...]] = {
+    "turns": (
+        "orphan_timeout",
+        "retention",
+        "store_ttl",
+        "max_stored_per_tenant",
+        "max_stored_bytes_per_tenant",
+        "max_concurrent_per_connection",
+        "queue_timeout",
+        "default_max_output_tokens",
+    ),
+    "limits": LimitSettings.__struct_fields__,
+    "cache": ("enabled", "ttl", "max_entry_bytes", "max_entries_per_tenant", "max_bytes_per_tenant", "scope"),
+    "semantic_cache": ("enabled", "max_wrong_hits"),
+    "usage": ("entry_days", "hour_days", "day_days"),
+    "batches": ("ttl", "max_files_per_tenant", "max_bytes_per_tenant", "max_unfinished_per_tenant"),
+    "chat": ("history", "keep", "max_bytes_per_user", "sharing", "comments"),
+    "safety": ("input", "output", "replacement", "hold_seconds", "anomalies", "presidio"),
+}
+"""Fields that a tenant's admins see. What names other tenants, files or addresses is not among them."""
+
+
+class SettingsQuery(Input, frozen=True):
+    tenant: Annotated[
+        PathName | None, Meta(description="What concerns this tenant; null: everything, for admins their own.")
+    ] = None
 
 
 class SettingState(Struct, frozen=True):
@@ -32,10 +62,36 @@ class SettingList(Struct, frozen=True):
     data: list[SettingState]
 
 
-@endpoints.get("/settings", access=Access.OPERATOR)
-async def list_settings(call: Call) -> Answer[SettingList]:
-    """List the settings in force on this gateway. Tenants, pools and prices have endpoints of their own."""
-    return Answer(SettingList(list(_settings(call.gateway.settings))))
+@endpoints.get("/settings", access=Access.FILTERED)
+async def list_settings(call: Call, query: SettingsQuery) -> Answer[SettingList]:
+    """List the settings in force on this gateway; for a tenant those that concern it.
+
+    Tenants, pools and prices have endpoints of their own.
+    """
+    settings, tenant = call.gateway.settings, await records.tenant_of(call, query.tenant)
+    if tenant is None:
+        return Answer(SettingList(list(_settings(settings))))
+    found = _settings(_as_for(settings, tenant))
+    return Answer(SettingList([each for each in found if each.name in OF_TENANTS.get(each.section, ())]))
+
+
+def _as_for(settings: Settings, tenant: str) -> Settings:
+    """Return the settings with what holds for a tenant in the place of what holds for all."""
+    cache, semantic, chat, safety = settings.cache, settings.semantic_cache, settings.chat, settings.safety
+    policy = safety.tenants.get(tenant, safety)
+    replace = msgspec.structs.replace
+    return replace(
+        settings,
+        cache=replace(cache, scope=cache.tenant_scopes.get(tenant, cache.scope)),
+        semantic_cache=replace(semantic, max_wrong_hits=semantic.promise_of(tenant)),
+        chat=replace(
+            chat,
+            history=chat.history_of(tenant, has_user=True),
+            sharing=chat.sharing_of(tenant),
+            comments=chat.comments_of(tenant),
+        ),
+        safety=replace(safety, input=policy.input, output=policy.output),
+    )
 
 
 def _settings(settings: Settings) -> Iterator[SettingState]:

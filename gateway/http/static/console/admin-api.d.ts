@@ -241,6 +241,22 @@ export interface CacheSums {
 /** A way in which an answer can fail. */
 export type CanarySignal = "error" | "poor" | "slow";
 
+export interface CommentList {
+  data: CommentState[];
+  next: string | null;
+}
+
+/** What somebody wrote beside a rating. */
+export interface CommentState {
+  /** Id of the response that it is about. */
+  turn: string;
+  /** When, in milliseconds since 1970. */
+  at: number;
+  rating: "down" | "up";
+  reason: string | null;
+  comment: string;
+}
+
 /** A response beside which another one was preferred. */
 export interface Compared {
   response: string;
@@ -538,6 +554,8 @@ export interface NewRoute {
   /** For people. */
   description?: string;
   disabled?: boolean;
+  /** Whose it is: nobody else has it, and its admins change it; null: everybody's. */
+  tenant?: string | null;
 }
 
 /** A customer or team. */
@@ -922,6 +940,8 @@ export interface RouteState {
   /** For people. */
   description: string;
   disabled: boolean;
+  /** Whose it is: nobody else has it, and its admins change it; null: everybody's. */
+  tenant: string | null;
   /** It is set in the configuration file. */
   read_only: boolean;
   created_at: number;
@@ -1158,6 +1178,8 @@ export interface TurnDetails {
   /** Null if the request named its model, or the log has it no more. */
   decision: DecisionState | null;
   feedback: Feedback[];
+  /** What was written beside the last rating. Null if nothing was, and for other tenants' admins. */
+  comment: string | null;
 }
 
 export interface TurnList {

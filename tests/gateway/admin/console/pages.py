@@ -33,7 +33,7 @@ OPERATORS_VIEWS = {
     "#/audit": "Audit",
 }
 """Heading of each view by its address."""
-OPERATORS_ONLY = ("Tenants", "Pools", "Plan", "Settings")
+OPERATORS_ONLY = ("Tenants", "Pools", "Plan")
 """Headings of views that are not for a tenant's admin."""
 
 

@@ -7,16 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.admin.endpoints.settings import OF_TENANTS
+from gateway.config.chat import ChatSettings
 from gateway.config.configuration import fixed
-from gateway.config.safety import SafetySettings
-from gateway.config.settings import Settings
+from gateway.config.response_cache import CacheSettings
+from gateway.config.safety import SafetyPolicy, SafetySettings
+from gateway.config.settings import SemanticCacheSettings, Settings
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_every_section_is_listed_as_it_is_in_force(administer: Administer) -> None:
-    """Lists of tables have endpoints of their own; what belongs to the installation is for operators."""
+    """Lists of tables have endpoints of their own."""
     safety = SafetySettings(input={"email": "redact"})
     async with administer(safety=safety) as api:
         listed = (await api.operator.get("/settings")).json()["data"]
@@ -29,7 +32,6 @@ async def test_every_section_is_listed_as_it_is_in_force(administer: Administer)
         assert {*Settings.__struct_fields__} - shown.keys() == {"tenants", "pools", "prices"}
         defaults = {(each["section"], each["name"]): each["default"] for each in listed}
         assert (defaults["safety", "input"], defaults["safety", "output"]) == (False, True)
-        problem(await api.acme.get("/settings"), 403, "forbidden")
 
 
 async def test_it_says_what_may_change_while_a_gateway_runs(administer: Administer) -> None:
@@ -51,3 +53,35 @@ async def test_no_password_is_told(administer: Administer, redis_url: str) -> No
     assert "hunter2" not in answer.text
     [url] = [each["value"] for each in answer.json()["data"] if (each["section"], each["name"]) == ("redis", "url")]
     assert url == redis_url
+
+
+async def test_a_tenants_admins_see_what_concerns_it(administer: Administer) -> None:
+    """As it is for the tenant, and nothing of others, nor files and addresses; operators see the same if they ask."""
+    changes: dict[str, Any] = {
+        "safety": SafetySettings(input={"email": "redact"}, tenants={"acme": SafetyPolicy(input={"iban": "block"})}),
+        "chat": ChatSettings(tenants={"acme": "off", "other": "server"}, tenant_comments={"other": True}),
+        "cache": CacheSettings(tenant_scopes={"other": "tenant"}),
+        "semantic_cache": SemanticCacheSettings(enabled=True, tenants={"acme": 0.01}),
+    }
+    async with administer(**changes) as api:
+        answer = await api.acme.get("/settings")
+        assert (await api.operator.get("/settings?tenant=acme")).json() == answer.json()
+        problem(await api.other.get("/settings?tenant=acme"), 404, "not_found")
+        theirs = (await api.other.get("/settings")).json()["data"]
+    shown = {(each["section"], each["name"]): each["value"] for each in answer.json()["data"]}
+    other = {(each["section"], each["name"]): each["value"] for each in theirs}
+    assert shown["safety", "input"] == {"iban": "block"} and other["safety", "input"] == {"email": "redact"}
+    assert (shown["chat", "history"], shown["chat", "sharing"], shown["chat", "comments"]) == ("off", "off", False)
+    assert (other["chat", "history"], other["chat", "comments"]) == ("server", True)
+    assert other["cache", "scope"] == "tenant" != shown["cache", "scope"]
+    assert shown["semantic_cache", "max_wrong_hits"] == 0.01 != other["semantic_cache", "max_wrong_hits"]
+    assert shown["limits", "output_tokens_per_minute"] == 600_000
+    hidden = {"redis", "server", "identity", "pools", "log", "admin", "router", "alerts"}
+    assert not hidden & {section for section, _ in shown}
+    assert not {name for _, name in shown} & {"tenants", "tenant_comments", "tenant_scopes", "blocked", "patterns"}
+    assert "other" not in answer.text
+
+
+def test_what_tenants_see_exists() -> None:
+    for section, names in OF_TENANTS.items():
+        assert {*names} <= {*getattr(Settings(), section).__struct_fields__}, section
