@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams screens constraints clean
+.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams layouts screens constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -112,6 +112,10 @@ docs: ## write the generated pages of docs/ anew
 	$(BIN)/python -m tests.gateway.upstreams.conformance_page > docs/upstreams-conformance.md
 
 diagrams: $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot)) ## draw the pictures of docs/ anew (needs graphviz)
+
+layouts: ## record anew where the pages' regions are, for tests (needs Chromium)
+	@deploy/environment.sh dev
+	ROUNDHOUSE_RECORD_LAYOUTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_page_recorded.py tests/gateway/admin/console/test_recorded.py
 
 screens: ## take the pictures of docs/screens.md anew (needs Chromium)
 	@deploy/environment.sh dev
