@@ -65,5 +65,6 @@ def test_the_chat_page_looks_as_recorded(browser: Browser, server: ScriptedServe
         )
         tab.page.locator("#scroller").evaluate("scroller => scroller.scrollTo(0, scroller.scrollHeight)")
         expect(tab.page.locator("#jump")).to_be_hidden()
+        expect(tab.page.locator(".code .hljs-keyword").first).to_be_visible()
         expect(tab.page.locator("#context-figures")).to_have_text(re.compile("of 1,000 tokens"))
         layouts.compare(tab.page, "answer", {**FRAME, **ANSWERED})

@@ -21,6 +21,7 @@ GERMAN = {
     "#/live": "Live",
     "#/usage": "Nutzung",
     "#/turns": "Anfragen",
+    "#/comments": "Kommentare",
     "#/tenants": "Mandanten",
     "#/tenants/shop/keys": "Schlüssel von shop",
     "#/tenants/shop/users": "Benutzer von shop",
