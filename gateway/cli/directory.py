@@ -165,6 +165,7 @@ async def every(directory: Directory, kind: type[R], tenant: str | None = None) 
 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
     """Remove a record; with `force` also the users, keys and routes that belong to it."""
+    from gateway.turns.comments import forget_comments
     from gateway.turns.prompts import forget_prompts
 
     async def delete(directory: Directory, _: bytes) -> int:
@@ -178,6 +179,7 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
         await directory.delete(kind, identity, actor=actor())
         if kind is Tenant:
             await forget_prompts(directory.redis, identity)
+            await forget_comments(directory.redis, identity)
         return owned
 
     owned = with_directory(config, delete)

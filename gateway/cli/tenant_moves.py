@@ -104,7 +104,7 @@ def tenant_export(config: str | None, name: str, file: Path) -> None:
 @config_option
 @_file
 def tenant_import(config: str | None, file: Path) -> None:
-    """Make the tenant of FILE, its users and its keys here, and count what it has spent elsewhere.
+    """Make the tenant of FILE here, with its users, keys, routes and prompts, and count what it has spent elsewhere.
 
     Keys are valid at once. A tenant that is here already is refused; an import that was cut off may be run again within
     a day.

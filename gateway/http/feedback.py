@@ -56,8 +56,7 @@ async def create(request: Request) -> Response:
         raise InvalidRequest("over: the responses over which one is 'preferred', and only with that", param="over")
     if body.comment is not None and body.rating not in ("up", "down"):
         raise InvalidRequest("comment: only with the rating 'up' or 'down'", param="comment")
-    commenting = gateway.settings.chat.comments_of(principal.tenant)
-    if body.comment is not None and not commenting:
+    if body.comment is not None and not gateway.settings.chat.comments_of(principal.tenant):
         raise Forbidden("comment: this tenant takes no comments", param="comment", code="comments_off")
     turn = await gateway.turns.find(response_id(request.path_params["id"]), principal)
     over = [await _beside(turn, named, gateway, principal) for named in dict.fromkeys(map(response_id, body.over))]
@@ -65,8 +64,7 @@ async def create(request: Request) -> Response:
         gateway.decisions.prefer(principal.tenant, _compared(turn), [_compared(other) for other in over])
         gateway.judge.compared(turn, over)
     else:
-        if commenting:
-            await _comment(gateway, principal.tenant, turn.id, body)
+        await _comment(gateway, principal.tenant, turn.id, body)
         gateway.decisions.think(principal.tenant, turn.id, body.rating or "withdrawn", body.reason)
     if body.rating == "down" and body.reason != "too_slow" and gateway.similar is not None:
         gateway.similar.disliked(principal.tenant, turn.id)

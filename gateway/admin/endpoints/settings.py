@@ -15,6 +15,7 @@ from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.redis import without_secrets
 from gateway.config.settings import LimitSettings, Settings
+from gateway.records.directory import Tenant
 from gateway.records.section import Section
 
 endpoints = Endpoints("settings", "The configuration in force.")
@@ -71,24 +72,25 @@ async def list_settings(call: Call, query: SettingsQuery) -> Answer[SettingList]
     settings, tenant = call.gateway.settings, await records.tenant_of(call, query.tenant)
     if tenant is None:
         return Answer(SettingList(list(_settings(settings))))
-    found = _settings(_as_for(settings, tenant))
+    found = _settings(_as_for(settings, await records.find(call, Tenant, tenant)))
     return Answer(SettingList([each for each in found if each.name in OF_TENANTS.get(each.section, ())]))
 
 
-def _as_for(settings: Settings, tenant: str) -> Settings:
+def _as_for(settings: Settings, tenant: Tenant) -> Settings:
     """Return the settings with what holds for a tenant in the place of what holds for all."""
     cache, semantic, chat, safety = settings.cache, settings.semantic_cache, settings.chat, settings.safety
-    policy = safety.tenants.get(tenant, safety)
+    name, policy = tenant.name, safety.tenants.get(tenant.name, safety)
     replace = msgspec.structs.replace
     return replace(
         settings,
-        cache=replace(cache, scope=cache.tenant_scopes.get(tenant, cache.scope)),
-        semantic_cache=replace(semantic, max_wrong_hits=semantic.promise_of(tenant)),
+        limits=settings.limits if tenant.quota is None else tenant.quota.over(settings.limits),
+        cache=replace(cache, scope=cache.tenant_scopes.get(name, cache.scope)),
+        semantic_cache=replace(semantic, max_wrong_hits=semantic.promise_of(name)),
         chat=replace(
             chat,
-            history=chat.history_of(tenant, has_user=True),
-            sharing=chat.sharing_of(tenant),
-            comments=chat.comments_of(tenant),
+            history=chat.history_of(name, has_user=True),
+            sharing=chat.sharing_of(name),
+            comments=chat.comments_of(name),
         ),
         safety=replace(safety, input=policy.input, output=policy.output),
     )

@@ -17,6 +17,7 @@ from gateway.limits.standing import LimitStanding, standings
 from gateway.limits.subjects import every_subject
 from gateway.records.directory import Key, Quotas, Tenant
 from gateway.records.quota import Quota
+from gateway.turns.comments import forget_comments
 from gateway.turns.prompts import forget_prompts
 
 endpoints = Endpoints("tenants", "Customers and teams, and what they may use.")
@@ -89,9 +90,10 @@ async def change_tenant(call: Call, path: TenantPath, body: Any) -> Answer[Tenan
 
 @endpoints.delete("/tenants/{tenant}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
 async def delete_tenant(call: Call, path: TenantPath) -> Answer[None]:
-    """Delete a tenant that has no users, keys and routes any more, with the prompts that it shares."""
+    """Delete a tenant that has no users, keys and routes any more, with its shared prompts and its users' comments."""
     deleted = await records.delete(call, await records.find(call, Tenant, path.tenant))
     await forget_prompts(call.gateway.redis, path.tenant)
+    await forget_comments(call.gateway.redis, path.tenant)
     return deleted
 
 

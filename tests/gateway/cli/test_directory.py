@@ -16,6 +16,7 @@ from gateway.access.identity.secret import installation_secret
 from gateway.cli.root import main
 from gateway.config.settings import load
 from gateway.records.api_keys import digest, well_formed
+from gateway.turns.comments import KEY as COMMENTS_KEY
 from gateway.turns.prompts import KEY as PROMPTS_KEY
 
 
@@ -144,19 +145,21 @@ def test_users(roundhouse: Any) -> None:
 
 
 def test_removing_a_tenant_by_force(roundhouse: Any, redis_url: str) -> None:
-    """Takes its users, keys and prompts along, and nobody else's."""
+    """Takes its users, keys, prompts and comments along, and nobody else's."""
     for name in ("acme", "b"):
         roundhouse("tenant", "add", name)
         user = roundhouse("user", "add", name, "anna").stdout.strip()
         roundhouse("key", "add", name, "--user", user)
         with redis.Redis.from_url(redis_url) as client:
             client.hset(PROMPTS_KEY.format(tenant=name), "prompt_1", "sealed")
+            client.hset(COMMENTS_KEY.format(tenant=name), "resp_1", "sealed")
     assert "still has users (1)" in roundhouse("tenant", "remove", "acme", fails=True).output
     assert "2 records that belonged to it" in roundhouse("tenant", "remove", "acme", "--force").output
     assert {one["tenant"] for one in listed(roundhouse("key", "list", "--json"))} == {"b", "demo"}
     assert [one["tenant"] for one in listed(roundhouse("user", "list", "--json"))] == ["b"]
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("rh1:prompts:*") == [PROMPTS_KEY.format(tenant="b").encode()]
+        assert client.keys("rh1:comments:*") == [COMMENTS_KEY.format(tenant="b").encode()]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.config.chat import ChatSettings
 from gateway.config.settings import RouterSettings
 from gateway.pipeline.routing.decisions import Compared, preferences, read, read_feedback
 from gateway.protocol.caching import Caching
+from gateway.turns.comments import Comment
 from router.tier import TIERS
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served
 from tests.gateway.pipeline.routing.learnt import configuration, learnt_from
@@ -121,7 +123,7 @@ async def test_a_thumb_down_may_have_a_reason(serve: Serve, tiers: Any) -> None:
 
 
 async def test_a_comment_stands_beside_a_rating_where_it_may(serve: Serve, tiers: Any) -> None:
-    """Of the last one: a rating without a comment takes it away. Elsewhere it is refused, and rating works."""
+    """Of the last one: a rating without a comment takes it away. Elsewhere it is refused, and rating works as well."""
     chat = ChatSettings(comments=True, tenant_comments={"elsewhere": False})
     async with serve(engines=tiers, chat=chat) as served:
         response, kept = await answered(served), served.gateway.comments
@@ -146,4 +148,6 @@ async def test_a_comment_stands_beside_a_rating_where_it_may(serve: Serve, tiers
         response = await answered(served)
         refused = await rate(served, response, {"rating": "up", "comment": "a"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "comments_off")
+        await served.gateway.comments.write("demo", Comment(response, time.time_ns() // 1_000_000, "down", None, "a"))
         assert (await rate(served, response, {"rating": "up"})).status_code == 200
+        assert await served.gateway.comments.find("demo", response) is None

@@ -21,7 +21,7 @@ from gateway.admin.endpoints.adapters import AdapterChange
 from gateway.admin.endpoints.own_quotas import OwnQuotas
 from gateway.billing.entry import Outcome
 from gateway.config.settings import TIERS
-from gateway.pipeline.routing.decisions import Signal
+from gateway.pipeline.routing.decisions import FeedbackReason, Signal
 from gateway.protocol.stream import CacheOutcome
 from gateway.records.directory import (
     Key,
@@ -54,9 +54,18 @@ CHANGED = (
     OwnQuotas,
 )
 """What changes are made of, before they are made and in the audit log."""
-NOTED = {"model", "source", "replace", "tag"}
+NOTED = {"model", "prompt", "source", "replace", "tag"}
 """Fields of entries of the audit log that are no change of a record."""
-VALUES = (Level, Mode, Outcome, Signal, CacheOutcome, ServiceClass, get_type_hints(Tenant)["unknown_parameters"])
+VALUES = (
+    Level,
+    Mode,
+    Outcome,
+    Signal,
+    FeedbackReason,
+    CacheOutcome,
+    ServiceClass,
+    get_type_hints(Tenant)["unknown_parameters"],
+)
 REASONS: tuple[type[enum.StrEnum], ...] = (Bypass, Reject, Ineligible, Rejection, ExplorationReason, EntryState)
 COMPARED = {"right", "wrong"}
 """What a fresh answer shows of a stored one."""

@@ -25,7 +25,7 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
-from gateway.turns.comments import Comment
+from gateway.turns.comments import Comment, forget_comments
 from gateway.turns.prompts import forget_prompts
 from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
@@ -116,6 +116,7 @@ async def _prompts(one: Served, other: Served) -> None:
     assert await other.gateway.comments.of_tenant("demo") == [comment]
     await other.gateway.comments.remove("demo", "resp_1")
     assert await one.gateway.comments.find("demo", "resp_1") is None
+    await forget_comments(other.gateway.redis, "demo")
 
 
 async def _batches(served: Served) -> None:

@@ -52,4 +52,4 @@ def test_limits_and_caps_are_named() -> None:
     caps = Caps()
     assert f"holds {caps.audit:,} entries; then the oldest {caps.audit // 10:,} go" in PAGE
     assert f"{caps.tenants:,} tenants and prices, {caps.routes:,} routes" in PAGE
-    assert f"{caps.users_per_tenant:,} users and {caps.keys_per_tenant:,} keys, and\n  {caps.routes_per_tenant}" in PAGE
+    assert f"{caps.users_per_tenant:,} users and {caps.keys_per_tenant:,} keys, and {caps.routes_per_tenant}" in PAGE

@@ -64,6 +64,11 @@ async def test_a_tenants_admins_see_what_concerns_it(administer: Administer) -> 
         "semantic_cache": SemanticCacheSettings(enabled=True, tenants={"acme": 0.01}),
     }
     async with administer(**changes) as api:
+        quota = {"name": "baker", "quota": {"requests_per_minute": 7}}
+        assert (await api.operator.post("/tenants", json=quota)).status_code == 201
+        baker = (await api.operator.get("/settings?tenant=baker")).json()["data"]
+        limits = {each["name"]: each["value"] for each in baker if each["section"] == "limits"}
+        assert (limits["requests_per_minute"], limits["output_tokens_per_minute"]) == (7, 600_000)
         answer = await api.acme.get("/settings")
         assert (await api.operator.get("/settings?tenant=acme")).json() == answer.json()
         problem(await api.other.get("/settings?tenant=acme"), 404, "not_found")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from gateway.protocol.prompts import PromptWrite
+from gateway.turns.comments import INDEX_KEY, Comment
 from gateway.turns.prompts import new_id
 from tests.gateway.admin.conftest import Administer, problem
 
@@ -14,11 +16,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_tenant_is_made_shown_changed_and_deleted(administer: Administer) -> None:
-    """Each answer has the ETag that the next change needs. Prompts go with it: another one of its name must not find
-    them."""
+    """Each answer has the ETag that the next change needs. Prompts and comments go with it: another one of its name
+    must not find them."""
     async with administer() as api:
-        prompts = api.served.gateway.prompts
+        prompts, comments = api.served.gateway.prompts, api.served.gateway.comments
         await prompts.create("shop", new_id(), PromptWrite("a", "b"))
+        await comments.write("shop", Comment("resp_1", time.time_ns() // 1_000_000, "up", None, "a"))
         made = await api.operator.post("/tenants", json={"name": "shop", "weight": 2})
         assert made.status_code == 201
         assert made.headers["location"] == "/admin/v1/tenants/shop"
@@ -34,7 +37,8 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(administer: Administer
         tag = {"if-match": changed.headers["etag"]}
         assert (await api.operator.delete("/tenants/shop", headers=tag)).status_code == 204
         problem(await api.operator.get("/tenants/shop"), 404, "not_found")
-        assert await prompts.all_of("shop") == []
+        assert await prompts.all_of("shop") == await comments.of_tenant("shop") == []
+        assert not await api.served.gateway.redis.exists(INDEX_KEY.format(tenant="shop"))
 
 
 async def test_a_change_needs_the_state_that_it_is_meant_for(administer: Administer) -> None:

@@ -234,7 +234,7 @@ export default {
   "Not used for this request": "Für diese Anfrage nicht genutzt",
   "Price × cost": "Preis × Kosten",
   "Queue": "Warten",
-  "Replica": "Replika",
+  "Replica": "Replikat",
   "Response": "Antwort-ID",
   "Tier": "Stufe",
   "Tiers": "Stufen",
