@@ -162,7 +162,7 @@ def route(
     allowed, asleep = _allowed(request.model, candidates, coming, asleep)
     fitting, sleeping = _fitting(request, allowed), _fitting(request, asleep)
     if not (fitting or sleeping):
-        raise _too_long(request, (*allowed, *asleep))
+        raise _nowhere(request, (*allowed, *asleep))
     wanted = _wanted_tier(request, policy, (*allowed, *asleep))
     usable = _usable(request, fitting, sleeping, wanted)
     order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.rank, c.pressure, c.replica))
@@ -257,8 +257,14 @@ def _fitting(request: RouteRequest, places: Sequence[_Place]) -> list[_Place]:
     return [each for each in suited if each.prompt_tokens + request.output_tokens <= each.context]
 
 
-def _too_long(request: RouteRequest, allowed: Sequence[RouteCandidate | SleepingTier]) -> NoRoute:
-    largest = max(allowed, key=lambda c: (c.model not in request.unsuited, c.context, c.tier == request.model))
+def _nowhere(request: RouteRequest, allowed: Sequence[RouteCandidate | SleepingTier]) -> NoRoute:
+    """Say why none of these can answer: the prompt is too long for them, or they cannot do what is asked for."""
+    suited = [each for each in allowed if each.model not in request.unsuited]
+    if not suited:
+        field = request.unsuited[allowed[0].model]
+        message = f"no engine that can do what {field} asks for is up; try again in a few seconds"
+        return NoRoute(Refusal.UNAVAILABLE, message)
+    largest = max(suited, key=lambda c: (c.context, c.tier == request.model))
     asked = request.adapter or request.model
     # OpenAI's words, and the code once more: by these, LiteLLM and LangChain know this error from others.
     return NoRoute(

@@ -150,6 +150,7 @@ class EngineServer:
         if self._draining is None:
             logger.info("draining: no new requests; running ones have %g seconds", seconds)
             self._draining = asyncio.create_task(self._drain())
+            self._load = self._marked(self._load)
             self._tell_all()
 
     async def wait_drained(self) -> None:
@@ -205,7 +206,7 @@ class EngineServer:
     @property
     def load(self) -> Load:
         """The engine's latest snapshot."""
-        return self._marked(self._load)
+        return self._load
 
     def _marked(self, load: Load) -> Load:
         return load if self._draining is None else msgspec.structs.replace(load, draining=True)

@@ -163,7 +163,7 @@ class Turns:
             await self._creations.release(claim, existing)
 
     async def count(self, request: TurnRequest, principal: Principal) -> dict[str, Prompt]:
-        """Return the token ids of a request's prompt by the name of each pool that may answer it; starts no turn.
+        """Return a request's prompt by the name of each pool that can be asked it; starts no turn.
 
         Raises:
             ApiError: a turn would be refused.

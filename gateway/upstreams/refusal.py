@@ -50,7 +50,9 @@ def server_failure(
         return RequestInvalid(f"the model's server refuses the request: {message}", started=started)
     if error.status in OVERLOADED:
         return EngineOverloaded("the model's server is too busy", started=started, retry_after=retry_after)
-    what = "refuses our key" if error.status in (401, 403) else f"fails ({error.status or 'in its answer'}): {message}"
+    # Not what it says, which goes to the log here and may repeat what clients or models have written.
+    fails = f"fails ({error.status or 'in its answer'}); its own log says why"
+    what = "refuses our key" if error.status in (401, 403) else fails
     return RequestFailed(f"server {address} {what}", started=started)
 
 

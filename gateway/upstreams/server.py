@@ -68,7 +68,11 @@ class StreamedAnswer(Protocol):
         """
 
     def end(self) -> bool:
-        """Note that the stream has ended; returns whether the server has said why."""
+        """Note that the stream has ended; returns whether the server has said why.
+
+        Raises:
+            RequestFailed: it is a reason of the server's own.
+        """
 
     def out_of_time(self) -> None:
         """End the answer with what has come, because its time is over."""
@@ -220,7 +224,7 @@ class ServerClient(ABC):
         self, http: httpx2.AsyncClient, answer: StreamedAnswer, request: Generate, body: dict[str, Any]
     ) -> None:
         """Feed an answer with its stream; whatever goes wrong ends that answer only."""
-        failure: Exception | None = None
+        failure: EngineGone | RequestFailed | None = None
         try:
             async with asyncio.timeout(request.timeout) as whole:
                 await self._adapters.asking(
@@ -249,9 +253,11 @@ class ServerClient(ABC):
             if not answer.ended:
                 self._cancels.closed(answer.mark)
         if failure is not None:
+            # As of now: the consumer may have begun while the connection was closed, or at the server before this one.
+            failure.started = answer.stream.started
             answer.stream.fail(failure)
 
-    def _too_slow(self, answer: StreamedAnswer) -> Exception:
+    def _too_slow(self, answer: StreamedAnswer) -> EngineGone | EngineOverloaded:
         if answer.begun:
             return self._gone(answer.stream, f"has said nothing for {_PAUSE:g} s")
         return EngineOverloaded("the model's server has not begun to answer in time", started=False)

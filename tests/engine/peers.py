@@ -61,11 +61,15 @@ class Peer:
 
     async def until_outputs(self) -> list[Output]:
         """Return the outputs of the next frame that has any."""
+        return (await self.until_step()).outputs
+
+    async def until_step(self) -> Step:
+        """Return the next frame that has outputs."""
         while True:
             frame = await self.receive()
             assert isinstance(frame, Step)
             if frame.outputs:
-                return frame.outputs
+                return frame
 
     async def flush(self) -> None:
         """Return when the server has read everything sent so far: it refuses a bad request at once, in its turn."""

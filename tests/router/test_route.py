@@ -252,6 +252,14 @@ def test_a_tier_that_lacks_what_is_asked_for_is_stood_in_for() -> None:
     assert caught.value.refusal is Refusal.CONTEXT
 
 
+def test_a_prompt_is_not_too_long_for_engines_that_cannot_be_asked_it() -> None:
+    """The pool that can be has none at the moment."""
+    asked = msgspec.structs.replace(ask("auto"), unsuited={"model-large": "top_k"})
+    with pytest.raises(NoRoute, match="no engine that can do what top_k asks for is up") as caught:
+        decide(asked, [engine("large")])
+    assert caught.value.refusal is Refusal.UNAVAILABLE
+
+
 def test_what_keeps_each_tier_from_answering_is_told_to_requests_that_leave_it_open() -> None:
     """Of those that were open to it, and did not answer."""
     choice = choose(Outlook(ValueSource.COMPLEXITY, 0.0), Terms(0.2, 0.2, (0.1, 0.3, 1.0)), offered=("small", "large"))

@@ -80,15 +80,16 @@ class MessageReader:
             self.usage = msgspec.structs.replace(self.usage, **told)
         if chunk.finish is not None:
             self._finish, self._filtered = chunk.finish, chunk.filtered
-        said = chunk.text + chunk.reasoning + "".join(call.arguments for call in chunk.calls)
-        if said:
-            self._events += max(1, len(chunk.logprobs))
-            self._estimated += estimated_tokens(said)
         parts: list[AnswerPart] = []
         if chunk.text or chunk.logprobs:
             parts += [*self._end_call(), TextPart(chunk.text, chunk.logprobs)]
         for fragment in chunk.calls:
             parts += self._read_call(fragment)
+        said = chunk.text + chunk.reasoning + "".join(call.arguments for call in chunk.calls)
+        said += "".join(part.name for part in parts if isinstance(part, CallPart))
+        if said or chunk.logprobs:
+            self._events += max(1, len(chunk.logprobs))
+            self._estimated += estimated_tokens(said)
         return MessageOutput(parts, self.tokens)
 
     def end(self) -> MessageEnd | None:

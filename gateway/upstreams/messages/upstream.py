@@ -9,7 +9,7 @@ from typing import Unpack
 import msgspec
 
 from engine.client.conversation import ChatPrompt
-from engine.client.generation import EngineGone, Generation, RequestInvalid, UnreadableOutput
+from engine.client.generation import EngineGone, Generation, RequestFailed, RequestInvalid, UnreadableOutput
 from engine.client.upstream import GenerateOptions
 from engine.text.processor import TextProcessor
 from engine.wire import Generate, ModelInfo, SamplingParams
@@ -165,6 +165,9 @@ class _StreamedMessage:
             return False
         self.stream.feed(last.parts, self._reader.tokens)
         self.stream.count(self._reader.usage)
+        if last.finish == "error":
+            message = f"server {self._address} has ended its answer for a reason of its own"
+            raise RequestFailed(message, started=self.stream.started)
         self.stream.end(last.finish, filtered=last.filtered)
         return True
 

@@ -32,8 +32,10 @@ async def test_running_requests_end_and_new_ones_are_refused(
             assert isinstance(step, Step) and step.load.draining
             await late.send(Hello(PROTOCOL_VERSION))
             await late.send(ask("late"))
-            [refused] = await late.until_outputs()
+            step = await late.until_step()
+            [refused] = step.outputs
             assert (refused.id, refused.finish, refused.tokens) == ("late", "moved", [])
+            assert step.load.draining
         runner.gate.release(100)
         assert tokens(await peer.outputs("old")) == expected_output([5, 6], 6)
         await server.wait_drained()

@@ -56,6 +56,8 @@ def test_the_time_to_come_back_may_be_a_date() -> None:
 @pytest.mark.parametrize("status", [0, 302, 401, 403, 404, 500, 502])
 def test_other_failures_are_the_server_s_own(status: int) -> None:
     """Its breaker counts them, and another server is asked."""
-    for error in (server_failure(UpstreamError(code=status), ADDRESS, started=True), refusal(status, {}, b"", ADDRESS)):
+    said = UpstreamError("cannot parse: Dear Ann", status)
+    for error in (server_failure(said, ADDRESS, started=True), refusal(status, {}, b'{"error": "Dear Ann"}', ADDRESS)):
         assert type(error) is RequestFailed
         assert ADDRESS in str(error)
+        assert "Ann" not in str(error)  # the log has it

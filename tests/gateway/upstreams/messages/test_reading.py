@@ -153,6 +153,15 @@ def test_reasoning_is_counted_and_is_no_part_of_the_answer() -> None:
     assert reader.tokens == 2
 
 
+def test_whatever_is_shown_of_an_answer_counts_as_its_beginning() -> None:
+    """Also the name of a function, and tokens without text: an answer that has begun is never asked for elsewhere."""
+    entry = {"token": "", "logprob": -0.5, "bytes": [240]}
+    scored = chunk({"choices": [{"delta": {"content": ""}, "logprobs": {"content": [entry]}}]})
+    for first in (call("now", ""), scored):
+        output = MessageReader({"now"}).read(first)
+        assert output.parts and output.tokens == 1
+
+
 def test_log_probabilities_come_with_the_bytes_of_tokens_where_the_server_tells_them() -> None:
     entry = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0, "bytes": [98]}]}
     found = chunk({"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [entry]}}]})
@@ -189,9 +198,10 @@ def _json(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def test_no_event_breaks_the_reader(event: object) -> None:
     reader = MessageReader({"now"})
     try:
-        reader.read(chunk(event))
+        output = reader.read(chunk(event))
     except (*UNREADABLE, UnofferedCall):
         return
+    assert output.tokens or not output.parts
     reader.end()
 
 
