@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ HEIGHT = 800
 MOST_DIFFERENT = 0.002
 """Part of the pixels that may differ."""
 
+_PATIENCE = 20.0
+"""Seconds for which a page may take to come to rest."""
 _FOLDER = Path(__file__).parent / "layouts"
 _STYLE = """
 @font-face { font-family: Boxes; src: url("/boxes.ttf"); font-weight: 100 900; }
@@ -75,8 +78,7 @@ class Layouts:
             regions: selectors by name.
         """
         page.evaluate("document.fonts.ready")
-        boxes = page.evaluate(_BOXES, regions)
-        shown = Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
+        boxes, shown = _seen(page, regions)
         picture = _FOLDER / f"{self._name}-{state}.png"
         if RECORD:
             self._known[state] = boxes
@@ -84,11 +86,20 @@ class Layouts:
             shown.quantize(64).save(picture, optimize=True)
             self._file.write_text(json.dumps(self._known, indent=1) + "\n", "utf-8")
             return
-        assert boxes == self._known[state], state
+        deadline = time.monotonic() + _PATIENCE
+        while boxes != self._known[state] and time.monotonic() < deadline:  # it may not be at rest yet
+            page.wait_for_timeout(100)
+            boxes, shown = _seen(page, regions)
+        assert boxes == self._known[state], (state, boxes, self._known[state])
         recorded = Image.open(picture).convert("RGB")
         assert shown.size == recorded.size
         part = different(shown, recorded)
         assert part <= MOST_DIFFERENT, f"{state}: {part:.2%} of the pixels differ"
+
+
+def _seen(page: Page, regions: dict[str, str]) -> tuple[dict[str, list[float]], Image.Image]:
+    boxes: dict[str, list[float]] = page.evaluate(_BOXES, regions)
+    return boxes, Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
 
 
 def different(one: Image.Image, other: Image.Image) -> float:

@@ -139,3 +139,19 @@ function alike(have, want) {
   const wanted = Object.entries(want.attributes);
   return have.attributes.length === wanted.length && wanted.every(([name, value]) => have.getAttribute(name) === value);
 }
+
+let fields = 0;
+
+/**
+ * Make a control of a form with its label, and what is to be known about it.
+ *
+ * @param {string} label
+ * @param {HTMLElement} control
+ * @param {string | null} [hint]
+ */
+export function field(label, control, hint = null) {
+  control.id ||= `field-${(fields += 1)}`;
+  const told = hint === null ? null : el("small", { id: `${control.id}-hint` }, hint);
+  if (told) control.setAttribute("aria-describedby", told.id);
+  return el("div", { class: "field" }, el("label", { for: control.id }, label), control, told);
+}

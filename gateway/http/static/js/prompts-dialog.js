@@ -4,8 +4,7 @@
  */
 
 import { ApiFailure } from "./api.js";
-import { el, icon } from "./dom.js";
-import { field } from "./field.js";
+import { el, field, icon } from "./dom.js";
 import { t } from "./language.js";
 import { filled, Prompts, variablesOf } from "./prompts.js";
 import { refusal, SharedPrompts } from "./shared-prompts.js";

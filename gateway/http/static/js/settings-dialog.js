@@ -1,7 +1,6 @@
 /** The dialog with the settings of the conversation, presets of them, and the language of the page. */
 
-import { el } from "./dom.js";
-import { field } from "./field.js";
+import { el, field } from "./dom.js";
 import { LANGUAGES, t } from "./language.js";
 import { definitionOf, FORMATS, formatOf, lines } from "./settings.js";
 

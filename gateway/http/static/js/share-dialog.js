@@ -1,8 +1,7 @@
 /** Shares the conversation that is shown, and revokes what was shared before. Loaded when it is opened. */
 
 import { ApiFailure, authorization, posted, request } from "./api.js";
-import { el } from "./dom.js";
-import { field } from "./field.js";
+import { el, field } from "./dom.js";
 import { longDate, t } from "./language.js";
 import { encrypted } from "./sharing.js";
 import { isOver } from "./turn.js";

@@ -1,8 +1,7 @@
 /** One question and its answer on the page. */
 
-import { el, icon } from "./dom.js";
+import { el, field, icon } from "./dom.js";
 import { failureText } from "./failures.js";
-import { field } from "./field.js";
 import { t } from "./language.js";
 import { routeCard } from "./route-card.js";
 import { AnswerText, NOTES, namesOf, questionParts } from "./turn-text.js";
