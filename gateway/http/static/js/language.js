@@ -14,7 +14,7 @@ const root = document.documentElement;
 /** Attributes that people read or hear. */
 const ATTRIBUTES = ["aria-label", "placeholder", "title"];
 
-const [catalogue, server] = await load();
+const [catalogue, names, server] = await load();
 /** A language tag. */
 export const language = root.lang;
 const rules = new Intl.PluralRules(language);
@@ -53,7 +53,7 @@ export function plural(one, other, count, values = {}) {
  *
  * @param {string} name
  */
-export const named = (name) => String(catalogue.get(name) ?? name.replaceAll("_", " "));
+export const named = (name) => String(names.get(name) ?? name.replaceAll("_", " "));
 
 const patterns = [...server].filter(([text]) => text.includes("{")).map(([text, own]) => ({ own, pattern: patternOf(text) }));
 
@@ -103,18 +103,23 @@ const filled = (text, values) =>
     return typeof value === "number" ? number(value) : value;
   });
 
-/** @returns {Promise<[Map<string, string | Forms>, Map<string, string>]>} empty for English, and where they are missing */
+/**
+ * Texts, names of the API, which may be those of texts that mean something else, and what the server says.
+ *
+ * @returns {Promise<[Map<string, string | Forms>, Map<string, string>, Map<string, string>]>} empty for English, and
+ *   where they are missing
+ */
 async function load() {
-  if (!("translating" in root.dataset)) return [new Map(), new Map()];
+  if (!("translating" in root.dataset)) return [new Map(), new Map(), new Map()];
   try {
-    const names = [...(root.dataset.catalogue ?? "").split(" "), "server"];
-    const loaded = await Promise.all(names.map((name) => import(`../languages/${root.lang}/${name}.js`)));
-    const entries = loaded.map((module) => Object.entries(module.default));
-    const said = entries.pop();
-    return [new Map(entries.flat()), new Map(said)];
+    const listed = (root.dataset.catalogue ?? "").split(" ");
+    const asked = [...listed, "server"].map((name) => import(`../languages/${root.lang}/${name}.js`));
+    const entries = (await Promise.all(asked)).map((module) => Object.entries(module.default));
+    const texts = entries.filter((_, place) => listed[place] && listed[place] !== "names");
+    return [new Map(texts.flat()), new Map(entries[listed.indexOf("names")]), new Map(entries.at(-1))];
   } catch {
     root.lang = "en";
-    return [new Map(), new Map()];
+    return [new Map(), new Map(), new Map()];
   }
 }
 

@@ -127,6 +127,18 @@ def test_numbers_money_and_times_are_german(browser: Browser, shop: Shop, operat
         expect(row(tab.page, "ada").locator("time")).to_have_text(re.compile(r"^\d\d\.\d\d\.\d{4}, \d\d:\d\d:\d\d$"))
 
 
+def test_words_of_the_api_are_not_those_of_the_page(browser: Browser, shop: Shop, answered: str) -> None:
+    """`up` is a rating there, and the state of an engine here."""
+    headers = {"authorization": f"Bearer {CHAT}"}
+    rating = {"rating": "up"}
+    httpx2.post(f"{shop.url}/v1/responses/{answered}/feedback", json=rating, headers=headers).raise_for_status()
+    with visit(browser, shop.url, locale="de-DE") as tab:
+        sign_in(tab.page, OPERATOR, "#/live")
+        expect(row(tab.page, "tiny-small")).to_contain_text("in Betrieb")
+        open_view(tab.page, f"#/turns/{answered}")
+        expect(row(tab.page, "Daumen hoch")).to_be_visible()
+
+
 def test_the_choice_stays_and_counts_for_all_pages(browser: Browser, shop: Shop) -> None:
     """It can be made before signing in, and taken back."""
     with visit(browser, shop.url, locale="en-US") as tab:
