@@ -11,13 +11,14 @@ from typing import Any
 from llguidance import regex_to_lark
 from msgspec import Struct
 
+from engine.client.conversation import AnswerPart, ArgumentsPart, CallEndPart, CallPart, TextPart
 from engine.wire import Grammar
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TokenLogprob, TurnEvent
 from gateway.protocol.tools import Tool, ToolUse
 from gateway.tools.formats import ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
-from gateway.tools.parser import CallArguments, CallEnd, CallParser, CallStart, Parsed, Text
+from gateway.tools.parser import CallParser
 
 SpecialToken = Callable[[str], int | None]
 """Function that returns the special token of a marker, if the tokenizer has one."""
@@ -88,18 +89,18 @@ class AnswerReader:
         """Read the end of the answer."""
         return self._events(self._parser.finish()) if self._parser else []
 
-    def _events(self, parsed: Iterable[Parsed]) -> Iterable[TurnEvent]:
+    def _events(self, parsed: Iterable[AnswerPart]) -> Iterable[TurnEvent]:
         for part in parsed:
-            if not isinstance(part, Text):
+            if not isinstance(part, TextPart):
                 self._logprobs = ()
             match part:
-                case Text():
+                case TextPart():
                     yield TextDelta(part.text, self._taken(), self._scores(len(part.text.encode())))
-                case CallStart():
+                case CallPart():
                     yield CallBegun(self._new_id(), part.name)
-                case CallArguments():
+                case ArgumentsPart():
                     yield ArgumentsDelta(part.text, self._taken())
-                case CallEnd():
+                case CallEndPart():
                     yield CallEnded(part.complete)
 
     def _scores(self, length: int) -> tuple[TokenLogprob, ...]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Generator, Iterable
 from typing import NoReturn, TypeAlias, TypeVar
 
-from msgspec import Struct
+from engine.client.conversation import AnswerPart, ArgumentsPart, CallEndPart, CallPart, TextPart
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
@@ -25,33 +25,6 @@ Reading: TypeAlias = Generator[None, None, T]
 
 MAX_CALLS = 128
 """Most calls in one answer. What looks like a call after that is text."""
-
-
-class Text(Struct, frozen=True):
-    """A part of a message's text."""
-
-    text: str
-
-
-class CallStart(Struct, frozen=True):
-    """The beginning of a call."""
-
-    name: str
-
-
-class CallArguments(Struct, frozen=True):
-    """A part of a call's arguments, as JSON."""
-
-    text: str
-
-
-class CallEnd(Struct, frozen=True):
-    """The end of a call; `complete` if its arguments are a JSON object."""
-
-    complete: bool
-
-
-Parsed = Text | CallStart | CallArguments | CallEnd
 
 
 class CallParser(abc.ABC):
@@ -76,11 +49,11 @@ class CallParser(abc.ABC):
         self._arguments: list[str] = []
         self._after_call = False
         """Whether nothing but white space has come since the last call."""
-        self._out: list[Parsed] = []
+        self._out: list[AnswerPart] = []
         self._reading = self._parse()
         next(self._reading, None)
 
-    def push(self, text: str) -> list[Parsed]:
+    def push(self, text: str) -> list[AnswerPart]:
         """Read more of the answer; return what has become certain."""
         keep = self._at if self._mark is None else self._mark
         self._buffer = self._buffer[keep:] + text
@@ -89,7 +62,7 @@ class CallParser(abc.ABC):
         next(self._reading, None)
         return self._taken()
 
-    def finish(self) -> list[Parsed]:
+    def finish(self) -> list[AnswerPart]:
         """Read the rest of the answer; a call that has not ended is incomplete."""
         self._ended = True
         next(self._reading, None)
@@ -106,13 +79,13 @@ class CallParser(abc.ABC):
             text = text.lstrip()
         if text:
             self._after_call = False
-            self._out.append(Text(text))
+            self._out.append(TextPart(text))
 
     def _call(self, name: str) -> bool:
         """Begin a call; False if there may be no such call."""
         if name not in self._names or self._calls >= MAX_CALLS:
             return False
-        self._out.append(CallStart(name))
+        self._out.append(CallPart(name))
         self._calls += 1
         self._mark = None
         self._begun = self._after_call = True
@@ -122,12 +95,12 @@ class CallParser(abc.ABC):
     def _argue(self, text: str) -> None:
         if text:
             self._arguments.append(text)
-            self._out.append(CallArguments(text))
+            self._out.append(ArgumentsPart(text))
 
     def _end_call(self) -> None:
         if self._begun:
             self._begun = False
-            self._out.append(CallEnd(_is_object("".join(self._arguments))))
+            self._out.append(CallEndPart(_is_object("".join(self._arguments))))
 
     def _no_call(self) -> None:
         """Give out what was read since the mark as text after all; end a call that has begun."""
@@ -136,7 +109,7 @@ class CallParser(abc.ABC):
             text, self._mark = self._buffer[self._mark : self._at], None
             self._say(text)
 
-    def _taken(self) -> list[Parsed]:
+    def _taken(self) -> list[AnswerPart]:
         out, self._out = self._out, []
         return out
 

@@ -24,6 +24,7 @@ with atheris.instrument_imports(include=["gateway", "engine.wire", "engine.check
 
     from engine.checkpoint.errors import CheckpointError
     from engine.checkpoint.opening import open_checkpoint
+    from engine.client.conversation import AnswerPart, ArgumentsPart, TextPart
     from engine.wire import decode_client_frame, decode_server_frame
     from gateway.errors import ApiError, InvalidRequest
     from gateway.protocol.chat_completion_create import parse_chat_completion_create
@@ -37,7 +38,7 @@ with atheris.instrument_imports(include=["gateway", "engine.wire", "engine.check
     )
     from gateway.protocol.session import Session, SessionLimits
     from gateway.tools.formats import FORMATS
-    from gateway.tools.parser import CallArguments, CallParser, Parsed, Text
+    from gateway.tools.parser import CallParser
 
 ARTIFACTS = Path(__file__).parent.parent.parent / "test-artifacts"
 
@@ -106,12 +107,12 @@ def calls(data: bytes) -> None:
 def _read(make: Callable[[list[str]], CallParser], pieces: list[str]) -> list[object]:
     """Return what was read, with neighbouring texts and arguments joined."""
     parser = make(["get_weather", "f"])
-    found: list[Parsed] = [event for piece in pieces for event in parser.push(piece)]
+    found: list[AnswerPart] = [event for piece in pieces for event in parser.push(piece)]
     found += parser.finish()
     joined: list[object] = []
     for event in found:
         before = joined[-1] if joined else None
-        if isinstance(event, Text | CallArguments) and isinstance(before, type(event)):
+        if isinstance(event, TextPart | ArgumentsPart) and isinstance(before, type(event)):
             joined[-1] = type(event)(before.text + event.text)
         else:
             joined.append(event)

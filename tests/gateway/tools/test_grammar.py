@@ -13,11 +13,11 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from engine.client.conversation import AnswerPart, ArgumentsPart, CallEndPart, CallPart, TextPart
 from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.wire import Grammar
 from gateway.tools.formats import FORMATS, ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
-from gateway.tools.parser import CallArguments, CallEnd, CallStart, Parsed, Text
 from tests.gateway.tools.functions import WEATHER
 
 EITHER: dict[str, Any] = {
@@ -108,22 +108,22 @@ def walk(source: str, special: bool, seed: int, favoured: tuple[int, ...] = ()) 
     return None
 
 
-def parsed(format: ToolFormat, text: str) -> list[Parsed]:
+def parsed(format: ToolFormat, text: str) -> list[AnswerPart]:
     reader = format.parser(SCHEMAS)
     return [*reader.push(text), *reader.finish()]
 
 
-def valid_calls(parts: list[Parsed]) -> list[str]:
+def valid_calls(parts: list[AnswerPart]) -> list[str]:
     """Names of the calls, each of which must keep to its schema."""
     names, arguments = [], ""
     for part in parts:
         match part:
-            case CallStart(name):
+            case CallPart(name):
                 names.append(name)
                 arguments = ""
-            case CallArguments(more):
+            case ArgumentsPart(more):
                 arguments += more
-            case CallEnd(complete):
+            case CallEndPart(complete):
                 assert complete
                 jsonschema.validate(json.loads(arguments), SCHEMAS[names[-1]])
     return names
@@ -140,7 +140,7 @@ class TestEveryFormat:
         answers = [parsed(format, text) for text in texts if text is not None]
         names = [valid_calls(parts) for parts in answers]
         assert len(answers) > 12
-        assert not any(isinstance(part, Text) for parts in answers for part in parts)
+        assert not any(isinstance(part, TextPart) for parts in answers for part in parts)
         assert all(names) and any(len(calls) > 1 for calls in names)
         assert {name for calls in names for name in calls} == set(SCHEMAS)
 
@@ -208,7 +208,7 @@ def test_an_answer_that_begins_with_an_object_is_a_valid_call_or_no_call(begin: 
         assert valid_calls(parsed(format, begin + call))
     for text in ('"city": "Berlin"}', '"names": []} is it', '"na', "}"):
         assert written(text)
-        assert parsed(format, begin + text) == [Text(begin + text)]
+        assert parsed(format, begin + text) == [TextPart(begin + text)]
     for broken in (
         '"name": "pong"',
         '"name": 1',

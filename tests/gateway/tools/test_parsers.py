@@ -12,35 +12,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.client.conversation import AnswerPart, ArgumentsPart, CallEndPart, CallPart, TextPart
 from gateway.tools.formats import FORMATS, ToolFormat
-from gateway.tools.parser import MAX_CALLS, CallArguments, CallEnd, CallParser, CallStart, JsonValue, Parsed, Text
+from gateway.tools.parser import MAX_CALLS, CallParser, JsonValue
 from gateway.tools.parsers import MAX_LITERAL, HermesParser, LlamaParser, MistralParser, PythonicParser
 
 NAMES = ("f", "get_weather")
 PARSERS: tuple[type[CallParser], ...] = (HermesParser, LlamaParser, MistralParser, PythonicParser)
 
 
-def joined(parts: Iterable[Parsed]) -> list[Parsed]:
+def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
     """Neighbouring texts and arguments as one."""
-    whole: list[Parsed] = []
+    whole: list[AnswerPart] = []
     for part in parts:
         last = whole[-1] if whole else None
-        if isinstance(part, Text) and isinstance(last, Text):
-            whole[-1] = Text(last.text + part.text)
-        elif isinstance(part, CallArguments) and isinstance(last, CallArguments):
-            whole[-1] = CallArguments(last.text + part.text)
+        if isinstance(part, TextPart) and isinstance(last, TextPart):
+            whole[-1] = TextPart(last.text + part.text)
+        elif isinstance(part, ArgumentsPart) and isinstance(last, ArgumentsPart):
+            whole[-1] = ArgumentsPart(last.text + part.text)
         else:
             whole.append(part)
     return whole
 
 
-def parse(parser: type[CallParser], *pieces: str) -> list[Parsed]:
+def parse(parser: type[CallParser], *pieces: str) -> list[AnswerPart]:
     reader = parser(NAMES)
     return joined([*(part for piece in pieces for part in reader.push(piece)), *reader.finish()])
 
 
-def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
-    return [CallStart(name), CallArguments(arguments), CallEnd(complete)]
+def called(name: str, arguments: str, complete: bool = True) -> list[AnswerPart]:
+    return [CallPart(name), ArgumentsPart(arguments), CallEndPart(complete)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
             HermesParser,
             'I look.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n'
             '<tool_call>{"name": "get_weather", "arguments": {"b": "}"}}</tool_call>\nDone. ',
-            [Text("I look."), *called("f", "{}"), *called("get_weather", '{"b": "}"}'), Text("Done. ")],
+            [TextPart("I look."), *called("f", "{}"), *called("get_weather", '{"b": "}"}'), TextPart("Done. ")],
         ),
         # Keys in another order, an id, arguments as a string, none at all.
         (HermesParser, '<tool_call>{"arguments": {"a": [1]}, "id": 5, "name": "f"}', called("f", '{"a": [1]}')),
@@ -63,25 +64,25 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
         (HermesParser, '<tool_call>{"name": "f", "arguments": {"a" 1}}', called("f", '{"a" 1}', complete=False)),
         # Cut off.
         (HermesParser, '<tool_call>{"name": "f", "arguments": {"a": tr', called("f", '{"a": tr', complete=False)),
-        (HermesParser, '<tool_call>{"name": "f", "arg', [CallStart("f"), CallEnd(False)]),
-        (HermesParser, '<tool_call>{"name": "', [Text('<tool_call>{"name": "')]),
-        (HermesParser, "so <tool_ca", [Text("so <tool_ca")]),
+        (HermesParser, '<tool_call>{"name": "f", "arg', [CallPart("f"), CallEndPart(False)]),
+        (HermesParser, '<tool_call>{"name": "', [TextPart('<tool_call>{"name": "')]),
+        (HermesParser, "so <tool_ca", [TextPart("so <tool_ca")]),
         # No calls at all.
-        (HermesParser, "  the tag <tool_call> is a tag\n", [Text("  the tag <tool_call> is a tag\n")]),
+        (HermesParser, "  the tag <tool_call> is a tag\n", [TextPart("  the tag <tool_call> is a tag\n")]),
         (
             HermesParser,
             '<tool_call>{"name": "g", "arguments": {}}',
-            [Text('<tool_call>{"name": "g", "arguments": {}}')],
+            [TextPart('<tool_call>{"name": "g", "arguments": {}}')],
         ),
-        (HermesParser, '<tool_call>{"question": 1}', [Text('<tool_call>{"question": 1}')]),
-        (HermesParser, '<tool_call><tool_call>{"name": "f"}', [Text("<tool_call>"), *called("f", "{}")]),
+        (HermesParser, '<tool_call>{"question": 1}', [TextPart('<tool_call>{"question": 1}')]),
+        (HermesParser, '<tool_call><tool_call>{"name": "f"}', [TextPart("<tool_call>"), *called("f", "{}")]),
         # Without markers, where the answer begins.
         (HermesParser, '```json\n{\n  "name": "f",\n  "arguments": {"a": 1}\n}\n```', called("f", '{"a": 1}')),
         (HermesParser, '{"name": "f", "arguments": {"a": 1}}\n', called("f", '{"a": 1}')),
         (
             HermesParser,
             ' ```\n{"name": "f"}\n{"name": "f"}\n```\n```json\n{"name": "get_weather"}\n```\nDone.',
-            [*called("f", "{}"), *called("f", "{}"), *called("get_weather", "{}"), Text("Done.")],
+            [*called("f", "{}"), *called("f", "{}"), *called("get_weather", "{}"), TextPart("Done.")],
         ),
         (
             HermesParser,
@@ -91,15 +92,19 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
         (
             HermesParser,
             '<tools>\n{"name": "f", "arguments": {"a": 1}}\n{"name": "f"}\n</tools>\nDone.',
-            [*called("f", '{"a": 1}'), *called("f", "{}"), Text("Done.")],
+            [*called("f", '{"a": 1}'), *called("f", "{}"), TextPart("Done.")],
         ),
-        (HermesParser, '<tools>{"type": "function"}</tools>', [Text('<tools>{"type": "function"}</tools>')]),
-        (HermesParser, '</tools>{"name": "f"}', [Text('</tools>{"name": "f"}')]),
+        (HermesParser, '<tools>{"type": "function"}</tools>', [TextPart('<tools>{"type": "function"}</tools>')]),
+        (HermesParser, '</tools>{"name": "f"}', [TextPart('</tools>{"name": "f"}')]),
         (HermesParser, '```json\n{"name": "f", "arguments": {"a": t', called("f", '{"a": t', complete=False)),
-        (HermesParser, '```json\n{"name": "g"}\n```', [Text('```json\n{"name": "g"}\n```')]),
-        (HermesParser, '```json\n{"name": "f", "age": 1}\n```', [CallStart("f"), CallEnd(False), Text(": 1}\n```")]),
-        (HermesParser, 'So:\n```json\n{"name": "f"}\n```', [Text('So:\n```json\n{"name": "f"}\n```')]),
-        (HermesParser, "```python\nf()\n```", [Text("```python\nf()\n```")]),
+        (HermesParser, '```json\n{"name": "g"}\n```', [TextPart('```json\n{"name": "g"}\n```')]),
+        (
+            HermesParser,
+            '```json\n{"name": "f", "age": 1}\n```',
+            [CallPart("f"), CallEndPart(False), TextPart(": 1}\n```")],
+        ),
+        (HermesParser, 'So:\n```json\n{"name": "f"}\n```', [TextPart('So:\n```json\n{"name": "f"}\n```')]),
+        (HermesParser, "```python\nf()\n```", [TextPart("```python\nf()\n```")]),
         (LlamaParser, '{"name": "f", "parameters": {"a": 1}}', called("f", '{"a": 1}')),
         (LlamaParser, ' {"type": "function", "name": "f", "parameters": {}}', called("f", "{}")),
         (LlamaParser, '<|python_tag|>{"name": "f", "parameters": {}}', called("f", "{}")),
@@ -108,15 +113,19 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
             '{"name": "f", "parameters": {}}; {"name": "get_weather", "parameters": {}}\n{"name": "f"}',
             [*called("f", "{}"), *called("get_weather", "{}"), *called("f", "{}")],
         ),
-        (LlamaParser, 'Look: <|python_tag|>{"name": "f"} there', [Text("Look:"), *called("f", "{}"), Text("there")]),
-        (LlamaParser, '{"answer": {"name": "f"}}', [Text('{"answer": {"name": "f"}}')]),
-        (LlamaParser, 'It is {"name": "f", "parameters": {}}', [Text('It is {"name": "f", "parameters": {}}')]),
-        (LlamaParser, '{"name": "f"}; and', [*called("f", "{}"), Text("; and")]),
-        (LlamaParser, "\n hi", [Text("\n hi")]),
+        (
+            LlamaParser,
+            'Look: <|python_tag|>{"name": "f"} there',
+            [TextPart("Look:"), *called("f", "{}"), TextPart("there")],
+        ),
+        (LlamaParser, '{"answer": {"name": "f"}}', [TextPart('{"answer": {"name": "f"}}')]),
+        (LlamaParser, 'It is {"name": "f", "parameters": {}}', [TextPart('It is {"name": "f", "parameters": {}}')]),
+        (LlamaParser, '{"name": "f"}; and', [*called("f", "{}"), TextPart("; and")]),
+        (LlamaParser, "\n hi", [TextPart("\n hi")]),
         (
             MistralParser,
             'ok[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {}}] bye',
-            [Text("ok"), *called("f", '{"a": 1}'), *called("f", "{}"), Text("bye")],
+            [TextPart("ok"), *called("f", '{"a": 1}'), *called("f", "{}"), TextPart("bye")],
         ),
         (
             MistralParser,
@@ -124,8 +133,12 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
             [*called("f", '{"a": 1}'), *called("get_weather", "{}")],
         ),
         (MistralParser, '[TOOL_CALLS]f{"a": 1}', called("f", '{"a": 1}')),
-        (MistralParser, "[TOOL_CALLS]g[ARGS]{}", [Text("[TOOL_CALLS]g[ARGS]{}")]),
-        (MistralParser, '[TOOL_CALLS][{"name": "f"}, {"name": "g"}]', [*called("f", "{}"), Text(', {"name": "g"}]')]),
+        (MistralParser, "[TOOL_CALLS]g[ARGS]{}", [TextPart("[TOOL_CALLS]g[ARGS]{}")]),
+        (
+            MistralParser,
+            '[TOOL_CALLS][{"name": "f"}, {"name": "g"}]',
+            [*called("f", "{}"), TextPart(', {"name": "g"}]')],
+        ),
         (MistralParser, '[TOOL_CALLS]f[ARGS]{"a"', called("f", '{"a"', complete=False)),
         (
             PythonicParser,
@@ -140,17 +153,17 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
             '[f(a={"k": [null, true]}, **{"b": "ü"})]',
             called("f", '{"a": {"k": [null, true]}, "b": "ü"}'),
         ),
-        (PythonicParser, "<|python_start|>[f(a=1)]<|python_end|> so", [*called("f", '{"a": 1}'), Text("so")]),
-        (PythonicParser, "well <|python_start|>[f()]", [Text("well"), *called("f", "{}")]),
-        (PythonicParser, "[f(a=1, 5)]", [*called("f", '{"a": 1', complete=False), Text(")]")]),
-        (PythonicParser, "[f(a=open('x'))]", [CallStart("f"), CallEnd(False), Text(")]")]),
-        (PythonicParser, "[f(a=b'x')]", [CallStart("f"), CallEnd(False), Text(")]")]),
+        (PythonicParser, "<|python_start|>[f(a=1)]<|python_end|> so", [*called("f", '{"a": 1}'), TextPart("so")]),
+        (PythonicParser, "well <|python_start|>[f()]", [TextPart("well"), *called("f", "{}")]),
+        (PythonicParser, "[f(a=1, 5)]", [*called("f", '{"a": 1', complete=False), TextPart(")]")]),
+        (PythonicParser, "[f(a=open('x'))]", [CallPart("f"), CallEndPart(False), TextPart(")]")]),
+        (PythonicParser, "[f(a=b'x')]", [CallPart("f"), CallEndPart(False), TextPart(")]")]),
         (PythonicParser, "[f(a='\\ud800')]", called("f", '{"a": "\\ud800"}')),
-        (PythonicParser, "[1, 2] is a list", [Text("[1, 2] is a list")]),
-        (PythonicParser, "[g()]", [Text("[g()]")]),
+        (PythonicParser, "[1, 2] is a list", [TextPart("[1, 2] is a list")]),
+        (PythonicParser, "[g()]", [TextPart("[g()]")]),
     ],
 )
-def test_what_models_write(parser: type[CallParser], text: str, parts: list[Parsed]) -> None:
+def test_what_models_write(parser: type[CallParser], text: str, parts: list[AnswerPart]) -> None:
     """Whole, and character by character."""
     assert parse(parser, text) == parts
     assert parse(parser, *text) == parts
@@ -161,7 +174,7 @@ def test_an_answer_by_a_schema_is_no_call_without_a_marker() -> None:
     document = '{"name": "f"}'
     for parser, marker in ((HermesParser, HermesParser.begin), (LlamaParser, LlamaParser.tag)):
         reader = parser(NAMES, bare=False)
-        assert joined([*reader.push(document), *reader.finish()]) == [Text(document)]
+        assert joined([*reader.push(document), *reader.finish()]) == [TextPart(document)]
         reader = parser(NAMES, bare=False)
         assert joined([*reader.push(marker + document), *reader.finish()]) == called("f", "{}")
 
@@ -212,17 +225,17 @@ def test_calls_begin_and_end_in_turn_and_are_known(parser: type[CallParser], tex
     inside, arguments = False, ""
     for part in parse(parser, text):
         match part:
-            case CallStart(name):
+            case CallPart(name):
                 assert not inside and name in NAMES
                 inside, arguments = True, ""
-            case CallArguments(more):
+            case ArgumentsPart(more):
                 assert inside
                 arguments += more
-            case CallEnd(complete):
+            case CallEndPart(complete):
                 assert inside
                 assert complete == is_object(arguments)
                 inside = False
-            case Text(said):
+            case TextPart(said):
                 assert not inside and said
     assert not inside
 
@@ -240,7 +253,7 @@ def test_text_without_a_call_comes_back_as_it_was(parser: type[CallParser], text
     """Every character of it."""
     reader = parser(())  # nothing may be called
     parts = joined([*reader.push(text), *reader.finish()])
-    assert parts == ([Text(text)] if text else [])
+    assert parts == ([TextPart(text)] if text else [])
 
 
 json_values = st.recursive(
@@ -282,29 +295,29 @@ def test_what_is_written_is_read(
     reader = format.parser(NAMES)
     pieces = cut(written(format, calls, python), places)
     parts = joined([*(part for piece in pieces for part in reader.push(piece)), *reader.finish()])
-    names = [part.name for part in parts if isinstance(part, CallStart)]
-    arguments = [json.loads(part.text) for part in parts if isinstance(part, CallArguments)]
+    names = [part.name for part in parts if isinstance(part, CallPart)]
+    arguments = [json.loads(part.text) for part in parts if isinstance(part, ArgumentsPart)]
     assert list(zip(names, arguments, strict=True)) == calls
-    assert all(part.complete for part in parts if isinstance(part, CallEnd))
-    assert not any(isinstance(part, Text) for part in parts)
+    assert all(part.complete for part in parts if isinstance(part, CallEndPart))
+    assert not any(isinstance(part, TextPart) for part in parts)
 
 
 def test_arguments_stream() -> None:
     """What is certain is given out at once, not at the end of the call."""
     reader = HermesParser(NAMES)
-    assert reader.push('Hm <tool_call>{"name": "f", ') == [Text("Hm"), CallStart("f")]
-    assert reader.push('"arguments": {"a": "x') == [CallArguments('{"a": "x')]
-    assert reader.push("y") == [CallArguments("y")]
-    assert reader.push('"}}') == [CallArguments('"}'), CallEnd(True)]
+    assert reader.push('Hm <tool_call>{"name": "f", ') == [TextPart("Hm"), CallPart("f")]
+    assert reader.push('"arguments": {"a": "x') == [ArgumentsPart('{"a": "x')]
+    assert reader.push("y") == [ArgumentsPart("y")]
+    assert reader.push('"}}') == [ArgumentsPart('"}'), CallEndPart(True)]
     pythonic = PythonicParser(NAMES)
-    assert pythonic.push("[f(a=1, b=") == [CallStart("f"), CallArguments('{"a": 1')]
+    assert pythonic.push("[f(a=1, b=") == [CallPart("f"), ArgumentsPart('{"a": 1')]
 
 
 def test_calls_are_counted() -> None:
     """An answer of calls only cannot have any number of items."""
     parts = parse(HermesParser, '<tool_call>{"name": "f"}</tool_call>' * (MAX_CALLS + 1))
-    assert sum(isinstance(part, CallStart) for part in parts) == MAX_CALLS
-    assert parts[-1] == Text('<tool_call>{"name": "f"}</tool_call>')
+    assert sum(isinstance(part, CallPart) for part in parts) == MAX_CALLS
+    assert parts[-1] == TextPart('<tool_call>{"name": "f"}</tool_call>')
 
 
 @pytest.mark.parametrize(
@@ -314,7 +327,7 @@ def test_calls_are_counted() -> None:
 def test_monstrous_python_is_no_value(value: str) -> None:
     """It ends its call and nothing else."""
     parts = parse(PythonicParser, f"[f(a={value})]")
-    assert parts[:2] == [CallStart("f"), CallEnd(False)]
+    assert parts[:2] == [CallPart("f"), CallEndPart(False)]
 
 
 @pytest.mark.parametrize("parser", PARSERS)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from engine.client.conversation import ArgumentsPart, CallPart
 from engine.text.chat_template import ChatTemplate
 from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import FORMATS, tool_format
-from gateway.tools.parser import CallArguments, CallStart
 from gateway.tools.prompt import template_messages, template_tools
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,8 +62,8 @@ class TestTemplates:
         reader = tool_format(source).parser(["get_weather"])
         begin = after.index("<|assistant|>") + len("<|assistant|>")
         parts = [*reader.push(after[begin:]), *reader.finish()]
-        assert CallStart("get_weather") in parts
-        arguments = "".join(part.text for part in parts if isinstance(part, CallArguments))
+        assert CallPart("get_weather") in parts
+        arguments = "".join(part.text for part in parts if isinstance(part, ArgumentsPart))
         assert json.loads(arguments) == {"city": "Rome"}
 
 
