@@ -59,6 +59,8 @@ def _check_engines(pool: PoolSettings) -> None:
     for address in pool.engines:
         if not _is_address(address, schemes):
             raise SettingsError(f"pools: engines: {without_secrets(address)!r} is no address; use {form}")
+        if pool.dialect != "roundhouse" and urlsplit(address).path.rstrip("/").endswith("/v1"):
+            raise SettingsError(f"pools: engines: {address!r}: leave out /v1, which requests add themselves")
 
 
 def _is_address(address: str, schemes: Sequence[str]) -> bool:

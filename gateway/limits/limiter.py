@@ -42,7 +42,8 @@ log = logging.getLogger("roundhouse.limits")
 LEASE = 60.0
 """Seconds after which a reservation that nobody renews is given back."""
 REMEMBERED = 10 * LEASE
-"""Seconds for which it is known that a turn was charged whose gateway had died."""
+"""Seconds for which it is known that a turn was charged that Redis may not have held: whoever takes over the journal of
+its gateway may charge it again."""
 MAX_LATE = 10_000
 """Most settlements kept for later while Redis is down; older ones are left to their lease."""
 MAX_SEEN = 10_000
@@ -235,8 +236,8 @@ class Limiter:
         Raises:
             ConnectionError: Redis does not answer.
         """
-        operation, lease = ("settle", self._lease) if charge.if_held else ("charge", int(REMEMBERED * 1000))
-        if await self._call(operation, tenant, charge.reservation, charge.used, charge.subjects, lease=lease) is None:
+        operation = "settle" if charge.if_held else "charge"
+        if await self._call(operation, tenant, charge.reservation, charge.used, charge.subjects) is None:
             raise ConnectionError("a lost turn was not charged to its limits")
 
     def died(self, gateway: str) -> None:
@@ -352,10 +353,9 @@ class Limiter:
         id: str,
         amounts: Amounts,
         subjects: tuple[LimitSubject, ...],
-        *,
-        lease: int | None = None,
     ) -> ScriptReply | None:
-        reply = await self._ask(tenant, arguments(operation, lease or self._lease, id, amounts, subjects))
+        lease = int(REMEMBERED * 1000) if operation == "charge" else self._lease
+        reply = await self._ask(tenant, arguments(operation, lease, id, amounts, subjects))
         if reply is None:
             return None
         given = answer(reply)

@@ -19,6 +19,8 @@ from gateway.upstreams.load import read_metrics
 _MAX_BODY = 64 * 1024
 _MAX_PAGE = 1024 * 1024
 """Most bytes that are read of an answer, and of a page."""
+_BUSY = (429, 529)
+"""Statuses of a server that is there: it limits how often it is asked, or is full."""
 _CONNECT = 10.0
 """Seconds until a connection for a command is there."""
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -52,10 +54,10 @@ class ServerPages:
     async def check(self) -> None:
         """
         Raises:
-            Unhealthy: the server says that it takes no requests.
+            Unhealthy: the server says that it takes no requests, other than for the moment.
             httpx2.HTTPError: it says nothing.
         """
-        await self.page(self._dialect.health)
+        await self._get(self._dialect.health, busy=True)
 
     async def about(self) -> list[bytes]:
         """Return the pages on which the server describes itself.
@@ -115,8 +117,12 @@ class ServerPages:
             Unhealthy: it answers with another status than 200, or with too much.
             httpx2.HTTPError: it does not answer.
         """
+        return await self._get(path)
+
+    async def _get(self, path: str, *, busy: bool = False) -> bytes:
+        """Args: busy: whether a server may say that it takes no more of these just now."""
         async with self.http.stream("GET", path, extensions=self._extensions) as response:
-            if response.status_code != 200:
+            if response.status_code != 200 and not (busy and response.status_code in _BUSY):
                 raise Unhealthy(f"{path} answers {response.status_code}")
             return await read_body(response, _MAX_PAGE)
 

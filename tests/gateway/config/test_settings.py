@@ -221,6 +221,7 @@ def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
         (POOL + 'dialect = "vllm"\nengines = ["http://me:pw@h:1"]\n', "'http://h:1' is no address"),
         (POOL + 'dialect = "vllm"\nengines = ["http://h:x"]\n', "'http://h:x' is no address"),
         (POOL + 'dialect = "vllm"\nengines = ["https://"]\n', "'https://' is no address"),
+        (POOL + 'dialect = "vllm"\nengines = ["http://h/v1/"]\n', "'http://h/v1/': leave out /v1"),
         (POOL + 'api_key_file = "key"\n', "api_key_file of the small pool needs another dialect"),
         (POOL + 'dialect = "openai"\nengines = ["http://h:1"]\n', "context of the small pool: say how many tokens"),
         (POOL + 'dialect = "vllm"\nengines = ["http://h:1"]\ncontext = 9\n', "context of the small pool: its model"),

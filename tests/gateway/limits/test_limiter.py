@@ -212,6 +212,15 @@ async def test_a_lost_turn_is_charged_once_whether_or_not_it_is_still_held(
     assert left(await limiter.read(tenant, STILL)) == 880
 
 
+async def test_what_a_gateway_charged_late_is_not_charged_again_by_whoever_takes_over_its_journal(redis: Redis) -> None:
+    """Minutes after that: it was taken and ended without Redis, and its gateway died before the journal was empty."""
+    dead, limiter, tenant = limiter_over(redis), limiter_over(redis), new_tenant()
+    assert await dead._call("charge", tenant, "resp_ef56-1", used(120), STILL) is not None
+    await later(redis, tenant, 5 * LEASE)
+    await limiter.charge_lost(tenant, Charge("resp_ef56-1", used(120), STILL))
+    assert left(await limiter.read(tenant, STILL)) == 880
+
+
 @pytest.mark.parametrize("settled", [True, False])
 async def test_a_turn_that_ended_before_its_gateway_died_is_charged_once(redis: Redis, settled: bool) -> None:
     """By its gateway, or by the one that finds it in the journal because Redis was away when it ended."""
