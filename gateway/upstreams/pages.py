@@ -48,6 +48,8 @@ class ServerPages:
     def __init__(self, http: httpx2.AsyncClient, dialect: ServerDialect, extensions: Mapping[str, Any]) -> None:
         """Args: extensions: of every request, see httpx2."""
         self.http = http
+        self.drops = False
+        """Whether the server closes the connection after a streamed answer without saying so, as llama.cpp's does."""
         self._dialect = dialect
         self._extensions = dict(extensions)
 
@@ -122,6 +124,7 @@ class ServerPages:
     async def _get(self, path: str, *, busy: bool = False) -> bytes:
         """Args: busy: whether a server may say that it takes no more of these just now."""
         async with self.http.stream("GET", path, extensions=self._extensions) as response:
+            self.drops = "llama.cpp" in response.headers.get("server", "")
             if response.status_code != 200 and not (busy and response.status_code in _BUSY):
                 raise Unhealthy(f"{path} answers {response.status_code}")
             return await read_body(response, _MAX_PAGE)

@@ -34,6 +34,7 @@ _PAUSE = 60.0
 _LINGER = 1.0
 """Seconds that a server may take to end its reply once the answer has ended."""
 _END = "[DONE]"
+_STREAMED = {"content-type": "application/json", "accept": "text/event-stream"}
 _EXPECTED = (Unhealthy, SettingsError, httpx2.HTTPError, OSError, *UNREADABLE)
 """Exceptions that end a connection without a fault of ours."""
 
@@ -113,6 +114,7 @@ class ServerClient(ABC):
         self._adapters = ServerAdapters(address, dialect.adapters, adapters)
         self._cancels = CancelWatch()
         self._extensions = {} if access.server_name is None else {"sni_hostname": access.server_name}
+        self._headers = _STREAMED
         self._silence = silence
         self._on_fault = on_fault
         self._http: httpx2.AsyncClient | None = None
@@ -281,7 +283,7 @@ class ServerClient(ABC):
                 "POST",
                 self._protocol.generate,
                 content=msgspec.json.encode(body),
-                headers={"content-type": "application/json", "accept": "text/event-stream"},
+                headers=self._headers,
                 extensions=self._extensions,
                 timeout=httpx2.Timeout(None, connect=self._silence),
             ) as response,
@@ -353,6 +355,8 @@ class ServerClient(ABC):
     async def _introduce(self, server: ServerPages) -> None:
         """Learn what the server serves, then take requests for it."""
         await server.check()
+        # The next request on a connection that is being closed would be lost.
+        self._headers = _STREAMED | ({"connection": "close"} if server.drops else {})
         found, info = await self._description(server)
         await self._adapters.introduce(server)
         self._http, self.info = server.http, info

@@ -48,6 +48,8 @@ class Scripted:
         self.events: list[object] = []
         """What each answer says: an event, bytes, a pause in seconds, or what to wait for."""
         self.status = 200
+        self.software = "scripted"
+        """What it says of itself in each header."""
         self.key: str | None = None
         """Key that it wants."""
         self.keys: list[str] = []
@@ -70,7 +72,7 @@ class Scripted:
 
     async def health(self, request: Request) -> Response:
         self.keys.append(request.headers.get("authorization", ""))
-        return Response(status_code=self.status)
+        return Response(status_code=self.status, headers={"server": self.software})
 
     async def about(self, request: Request) -> Response:
         if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":

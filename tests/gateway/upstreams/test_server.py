@@ -9,7 +9,7 @@ import pytest
 
 from engine.client.generation import EngineGone, RequestFailed
 from engine.text.processor import TextProcessor
-from tests.gateway.upstreams.test_http import PARAMS, Scripted, chunk, connected
+from tests.gateway.upstreams.test_http import PARAMS, Scripted, chunk, connected, said
 
 pytestmark = pytest.mark.anyio
 
@@ -47,3 +47,18 @@ async def test_an_error_that_comes_with_the_first_token_says_whether_that_was_ta
             async for _ in generation:
                 taken += 1
         assert failed.value.started == (taken > 0)
+
+
+async def test_a_connection_that_the_server_closes_after_each_answer_is_not_used_again(text: TextProcessor) -> None:
+    """llama.cpp's server does so without saying it: a request that is on its way by then is lost."""
+    scripted = Scripted()
+    scripted.events = [chunk(70), chunk(finish="length")]
+    async with connected(scripted, text) as upstream:
+        for _ in range(3):
+            await said(upstream.generate([5], PARAMS))
+    assert len(scripted.ports) == 1
+    scripted.software = "llama.cpp"
+    async with connected(scripted, text) as upstream:
+        for _ in range(3):
+            await said(upstream.generate([5], PARAMS))
+    assert len(scripted.ports) == 4
