@@ -12,7 +12,6 @@ from time import monotonic
 from engine.client.encoder import ConversationEncoder
 from engine.registration import Lease
 from engine.text.processor import SamplingDefaults, TextProcessor
-from engine.wire import ModelInfo
 from gateway.config.identity import EngineTlsSettings
 from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.engine import Engine
@@ -207,34 +206,28 @@ class Pool:
 
     async def successor(
         self,
-        model: ModelInfo | None,
-        tokens: int,
+        able: Callable[[Engine], bool],
         until: float,
         full: Mapping[Engine, float],
         *,
         unless: Callable[[], bool],
     ) -> Engine | None:
-        """Return the engine that may go on with an answer, which may be the one that began it, started again.
+        """Return the engine that takes over from one that was lost, which may be the same one, started again.
 
         None if there is none before the time `until`, or as soon as `unless` returns true.
 
         Args:
-            model: what the answer began with.
-            tokens: most tokens that its prompt and all of it may have.
+            able: says whether an engine can take over.
             full: engines that are not to be asked before a time.
         """
         while not unless():
             now = monotonic()
-            able = [
-                engine
-                for engine in self.routable
-                if engine.client.resumes and engine.continues(model, tokens) and full.get(engine, now) <= now
-            ]
-            if able:
+            found = [engine for engine in self.routable if able(engine) and full.get(engine, now) <= now]
+            if found:
                 # One that an operator has drained is better than none. Of equal ones that are left, the nearest comes
                 # first, then those that stay: an answer may move twice only.
                 return min(
-                    able,
+                    found,
                     key=lambda each: (
                         each.control.drained,
                         not each.breaker.allows(now),

@@ -36,7 +36,7 @@ logger = logging.getLogger("roundhouse.engines")
 
 
 MAX_LOSSES = 2
-"""Most engines that one answer may lose and go on elsewhere: a request that ends every engine must end, too."""
+"""Most engines that one request may lose and go on elsewhere: one that ends every engine must end, too."""
 _PAUSE = 1.0
 """Seconds after which an engine that had no room is asked again, if it does not say."""
 
@@ -59,9 +59,13 @@ class Streamed(Struct, frozen=True, kw_only=True):
 class TryNext(Exception):
     """The engine failed before its first token: another one may answer. If there is none, the client gets `error`."""
 
-    def __init__(self, error: ApiError) -> None:
+    def __init__(self, error: ApiError, failure: EngineGone | RequestFailed) -> None:
         super().__init__(str(error))
         self.error = error
+        self.gone = isinstance(failure, EngineGone)
+        """Whether the engine is no longer there, or is going away; else it has refused the request."""
+        self.lost = isinstance(failure, EngineGone) and not failure.leaving
+        """Whether it has gone other than as it should."""
 
 
 async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
@@ -83,7 +87,7 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
         error = _charge(answer.engine, failure, answer.bound, blamed=answer.blamed)
         if not failure.started and not isinstance(error, InvalidRequest):
             turn.delivered = TokenUsage
-            raise TryNext(error) from None
+            raise TryNext(error, failure) from None
         if not answer.begun:
             raise error from None
         return Streamed(
@@ -198,7 +202,12 @@ class _Answer:
             lost.failed()
             self.blamed = True
         most = len(self._asked.prompt) + self._asked.sampling.max_tokens
-        successor = await lost.pool.successor(self._model, most, self._until, self._full, unless=lambda: turn.cancelled)
+        successor = await lost.pool.successor(
+            lambda engine: engine.client.resumes and engine.continues(self._model, most),
+            self._until,
+            self._full,
+            unless=lambda: turn.cancelled,
+        )
         if successor is None:
             return False
         successor.client.resume(generation)

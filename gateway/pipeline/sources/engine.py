@@ -15,6 +15,7 @@ from gateway.pipeline.relay import Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.waking import WaitCancelled
 from gateway.pipeline.sink import FilteredSink, TurnSink
+from gateway.pipeline.sources.candidates import Candidates
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
 from gateway.pipeline.values import Answered, Dispatched, Progress
@@ -73,8 +74,10 @@ class EngineAnswers:
         placement = self._routing.place(dispatched)
         decision = dispatched.decision if placement is None else placement.apply(dispatched.decision)
         turn.trace.mark(Stage.ROUTE)
-        for replica in (decision.replica, *decision.fallbacks):
-            engine = self._engines[replica]
+        engines = [self._engines[replica] for replica in (decision.replica, *decision.fallbacks)]
+        candidates = Candidates(engines, turn, self._settings.turns.move_timeout)
+        while True:
+            engine = candidates.current
             # Another replica of the pool that the router chose is as good as the first one.
             fallback = decision.why is RouteReason.FALLBACK or engine.pool.name != decision.model
             sink.announce = partial(self._announce, dispatched, decision, engine, fallback=fallback)
@@ -97,7 +100,13 @@ class EngineAnswers:
                 streamed = await relay(asked, FilteredSink(sink, filter, self._guard.hold_seconds) if filter else sink)
                 break
             except TryNext as failure:
-                streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
+                if await candidates.next(failure, len(asked.prompt) + limit):
+                    continue
+                if turn.cancelled and turn.log.routed is not None:
+                    streamed = Streamed(reason="cancelled", usage=TokenUsage())
+                else:
+                    streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
+                break
         self._metrics.turns.moved(engine.pool.tier, streamed.moves)
         if streamed.error is not None and turn.log.routed is None:
             raise streamed.error

@@ -164,7 +164,7 @@ async def test_of_idle_engines_a_near_one_that_stays_goes_on_with_an_answer(
             await board.announce(SECOND, second.address, zone="b", spot=False)
             await eventually(lambda: names(served) == {FIRST: True, SECOND: True})
             pool = served.gateway.engines.pools[0]
-            chosen = await pool.successor(pool.engines[0].client.info, 10, 0.0, {}, unless=lambda: False)
+            chosen = await pool.successor(lambda each: each.client.connected, 0.0, {}, unless=lambda: False)
             assert chosen is not None and chosen.name == SECOND
             await served.settle()
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection
 
@@ -21,7 +22,7 @@ from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.requests import Sampling, TurnRequest
 from gateway.protocol.stream import Finished, TextDelta, TokenUsage
 from tests.gateway.conftest import Serve, Served, eventually
-from tests.gateway.frame_engine import FrameEngine
+from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.gateway.pipeline.turns import DEMO, request, routes, run, text
 
 pytestmark = pytest.mark.anyio
@@ -188,6 +189,62 @@ async def test_engines_that_go_away_as_they_should_may_be_any_number(serve: Serv
         events = await run(served, request(max_output_tokens=8))
     assert (events[-1].reason, events[-1].error) == ("length", None)
     assert [each.resumed for each in one.generated] == [*range(7)]
+
+
+class Unbegun(FrameEngine):
+    """Gives up requests before their first token, until it has had four of them."""
+
+    lost = False
+    """Whether the connection ends with them; else they are handed on."""
+
+    async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        if len(self.generated) > 4:
+            return await super()._answer(connection, request)
+        if self.lost:
+            return await connection.close()
+        await connection.send(encode(Step([Output(request.id, finish="moved")], self.load)))
+
+
+async def test_a_request_that_waits_in_engines_while_all_are_replaced_is_answered(serve: Serve, tmp_path: Path) -> None:
+    """Also by one that was not there when the request was routed."""
+    async with (
+        Unbegun(tmp_path / "one", {None: 65}).serving() as one,
+        serve(engines={"small": [one.address]}, cache=NO_CACHE) as served,
+    ):
+        events = await run(served, request(max_output_tokens=8))
+        await served.settle()
+    assert (events[-1].reason, events[-1].error, events[-1].usage.output_tokens) == ("length", None, 8)
+    assert [each.resumed for each in one.generated] == [0] * 5
+
+
+async def test_a_request_that_ends_every_engine_before_it_is_begun_ends_too(serve: Serve, tmp_path: Path) -> None:
+    engines = [Unbegun(tmp_path / str(number), {}) for number in range(1 + MAX_LOSSES + 1)]
+    for each in engines:
+        each.lost = True
+    async with contextlib.AsyncExitStack() as stack:
+        addresses = [(await stack.enter_async_context(each.serving())).address for each in engines]
+        served = await stack.enter_async_context(serve(engines={"small": addresses}, cache=NO_CACHE))
+        events = await run(served, request(max_output_tokens=8))
+        await served.settle()
+    assert events[-1].error is not None and events[-1].error.code == "unavailable"
+    assert sum(len(each.generated) for each in engines) == 1 + MAX_LOSSES
+
+
+async def test_a_turn_that_is_cancelled_while_it_waits_for_an_engine_waits_no_longer(
+    serve: Serve, tmp_path: Path
+) -> None:
+    async with (
+        Unbegun(tmp_path / "one", {}).serving() as one,
+        serve(engines={"small": [one.address]}, cache=NO_CACHE, turns={"move_timeout": 600.0}) as served,
+    ):
+        one.load = msgspec.structs.replace(LOAD, draining=True)
+        async with asyncio.timeout(30):
+            with await served.gateway.turns.start(request(max_output_tokens=8), DEMO) as viewer:
+                await eventually(lambda: bool(one.generated))
+                viewer.turn.cancel()
+                *_, last = [entry.event async for entry in viewer.entries()]
+        assert isinstance(last, Finished) and last.reason == "cancelled"
+        await served.settle()
 
 
 class Full(Mortal):

@@ -49,7 +49,6 @@ class Scripted:
         """What each answer says: an event, bytes, a pause in seconds, or what to wait for."""
         self.status = 200
         self.software = "scripted"
-        """What it says of itself in each header."""
         self.key: str | None = None
         """Key that it wants."""
         self.keys: list[str] = []
