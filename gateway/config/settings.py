@@ -143,7 +143,8 @@ class TurnSettings(Section, frozen=True):
         ),
     ] = 120.0
     move_timeout: Annotated[
-        Seconds, Meta(description="Seconds a turn whose engine is lost waits for one that can go on with it, or begin it.")
+        Seconds,
+        Meta(description="Seconds a turn whose engine is lost waits for one that can go on with it, or begin it."),
     ] = 10.0
     default_max_output_tokens: Annotated[
         Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
