@@ -21,9 +21,16 @@ from gateway.admin.kit.typescript import declarations
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
-from gateway.config.settings import ApiKeySettings, PoolSettings, PriceSettings, Section, Settings, TenantSettings
+from gateway.config.settings import (
+    ApiKeySettings,
+    PoolSettings,
+    PriceSettings,
+    QuotaSettings,
+    Section,
+    Settings,
+    TenantSettings,
+)
 from gateway.config.windows import PoolWindow
-from gateway.records.quota import Quota
 from gateway.scaling.metrics import ScalingMetrics
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.metrics.registry import MetricRegistry
@@ -115,7 +122,8 @@ def configuration() -> str:
     )
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKeySettings)}\n\n{_table(ApiKeySettings)}")
     parts.append(f"\n### `windows` of a pool\n\n{_sentence(PoolWindow)}\n\n{_table(PoolWindow)}")
-    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {_names(Quota)}.\n")
+    limits = _names(QuotaSettings)
+    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {limits}.\n")
     return "".join(parts)
 
 

@@ -151,7 +151,11 @@ class TurnSettings(Section, frozen=True):
     ] = 1024
 
 
-class LimitSettings(Quota, frozen=True, omit_defaults=False):
+class QuotaSettings(Section, Quota, frozen=True):
+    """Limits of one subject, as the configuration has them."""
+
+
+class LimitSettings(QuotaSettings, frozen=True, omit_defaults=False):
     """What a tenant may use; a tenant, key, model or adapter may have a quota of its own."""
 
     input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = 600_000
@@ -198,7 +202,7 @@ class TenantSettings(Section, frozen=True):
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
     keys: Annotated[list[ApiKeySettings], Meta(description="Keys that act for this tenant.")] = []
     limits: Annotated[
-        Quota | None, Meta(description="Limits of this tenant; those that are left out are as in `[limits]`.")
+        QuotaSettings | None, Meta(description="Limits of this tenant; those that are left out are as in `[limits]`.")
     ] = None
     unknown_parameters: Annotated[
         Literal["refuse", "ignore"],

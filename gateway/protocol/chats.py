@@ -13,8 +13,10 @@ Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Since 1970, until the end of the year 9999."""
 
 
-class ChatTurn(Struct, forbid_unknown_fields=True):
+class ChatTurn(Struct):
     """A question and its answer."""
+
+    # Unknown fields are ignored where it is read from Redis: a newer gateway may have written them.
 
     id: Annotated[TurnId, Meta(description="Chosen by the client.")]
     question: str
@@ -26,12 +28,16 @@ class ChatTurn(Struct, forbid_unknown_fields=True):
     data: Annotated[dict[str, Any], Meta(description="Whatever else the client keeps of it.")] = {}
 
 
+class ChatTurnWrite(ChatTurn, forbid_unknown_fields=True):
+    """A question and its answer, as they are sent."""
+
+
 class ChatWrite(Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/chats/{id}`: the whole conversation, but for turns that the server has already."""
 
     title: Title
     updated_ms: Annotated[Milliseconds, Meta(description="When it was changed last; lists are in this order.")]
-    turns: Annotated[list[ChatTurn], Meta(max_length=1000, description="New and changed ones; others stay.")] = []
+    turns: Annotated[list[ChatTurnWrite], Meta(max_length=1000, description="New and changed ones; others stay.")] = []
     leaf: Annotated[TurnId | None, Meta(description="Id of the last turn that is shown.")] = None
     settings: Annotated[dict[str, Any], Meta(description="Of the next questions.")] = {}
     pinned: bool = False

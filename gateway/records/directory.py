@@ -33,7 +33,8 @@ Quotas = Annotated[dict[PublicName, Quota], Meta(max_length=200)]
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all records."""
+    """Base of all records. A newer gateway may have written one: fields that nobody knows here are ignored, also in
+    the structs that a record holds."""
 
     KIND: ClassVar[Kind]
     IDENTITY: ClassVar[str] = "id"
@@ -174,14 +175,14 @@ class Price(Record, frozen=True, kw_only=True):
     ] = None
 
 
-class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Target(Struct, frozen=True, kw_only=True):
     """A model or adapter of a route, and its weight."""
 
     model: Annotated[PublicName, Meta(description="Model or adapter that answers.")]
     weight: Annotated[int, Meta(ge=0, le=1000, description="Share of the route's requests beside the others'.")]
 
 
-class Shadow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Shadow(Struct, frozen=True, kw_only=True):
     """A model that is tried with copies of requests; nobody sees its answers."""
 
     model: Annotated[PublicName, Meta(description="Model or adapter that the copies go to.")]

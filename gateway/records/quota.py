@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.records.section import Section
-
 Mode = Literal["strict", "expected"]
 
 # The bounds keep every product in the script below 2^53, so that Lua's numbers stay exact.
@@ -19,8 +17,11 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 MicroDollars = Annotated[int, Meta(ge=0, le=1_000_000_000_000_000)]
 
 
-class Quota(Section, frozen=True, omit_defaults=True):
+class Quota(Struct, frozen=True, omit_defaults=True):
     """Limits of one subject. A field that is left out limits nothing, or takes the value of what stands behind it."""
+
+    # Unknown fields are ignored: journals and Redis hold quotas that a newer gateway may have written. What people
+    # write, in the configuration and to the admin API, is read as a subclass that refuses them.
 
     requests_per_minute: Annotated[Rate | None, Meta(description="Requests per minute.")] = None
     input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = None

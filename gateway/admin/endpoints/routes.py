@@ -18,7 +18,7 @@ from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import Conflict, Forbidden, InvalidRequest, invalid_value
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
-from gateway.records.directory import Route, Tenant
+from gateway.records.directory import Route, Tenant, decode, encode
 from router.canary import CanarySignal
 from router.route import AUTO
 
@@ -268,7 +268,9 @@ async def replace_route(call: Call, path: RoutePath, body: Any) -> Answer[RouteS
     """Replace a route; fields that are left out take their defaults."""
     route = await _found(call, path)
     fields = msgspec.structs.asdict(body)
-    await _check(call, msgspec.structs.replace(route, **fields), route)
+    # As it would be stored: in a request, targets and shadow have types of their own, which are equal to no others.
+    replaced = decode(Route, encode(msgspec.structs.replace(route, **fields)))
+    await _check(call, replaced, route)
     return await records.change(call, route, fields, RouteState)
 
 

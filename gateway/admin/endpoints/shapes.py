@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import operator
+import types
 import typing
 from collections.abc import Collection
 from typing import Annotated, Any
@@ -68,9 +71,10 @@ def midnight(day: datetime.date) -> datetime.datetime:
 
 
 def creation(
-    name: str, kind: type[Record], *, without: Collection[str] = (), instead: dict[str, Any] | None = None
+    name: str, kind: type[Struct], *, without: Collection[str] = (), instead: dict[str, Any] | None = None
 ) -> type[Struct]:
-    """Derive the type of a request that makes a record: the record's fields, but not those that the store sets.
+    """Derive the type of a request that makes a record: the record's fields, but not those that the store sets. Fields
+    that are not known are refused, also in what it holds.
 
     Args:
         without: fields that the path says.
@@ -116,15 +120,43 @@ def given(body: Struct) -> dict[str, Any]:
 
 
 def _made(
-    name: str, kind: type[Record], left_out: Collection[str], instead: dict[str, Any], declare: Any
+    name: str, kind: type[Struct], left_out: Collection[str], instead: dict[str, Any], declare: Any
 ) -> type[Struct]:
     hints = {**typing.get_type_hints(kind, include_extras=True), **instead}
-    fields = [declare(field, hints[field.name]) for field in msgspec.structs.fields(kind) if field.name not in left_out]
+    fields = [
+        declare(field, _strict(hints[field.name]))
+        for field in msgspec.structs.fields(kind)
+        if field.name not in left_out
+    ]
     return msgspec.defstruct(
         name,
         fields,
         frozen=True,
         kw_only=True,
+        forbid_unknown_fields=True,
+        namespace={"__doc__": kind.__doc__},
+    )
+
+
+def _strict(hint: Any) -> Any:
+    """Return a type whose structs refuse the unknown fields that those of records ignore."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _strict_struct(hint)
+    if not (inner := typing.get_args(hint)):
+        return hint
+    if (origin := typing.get_origin(hint)) is Annotated:
+        return Annotated[(_strict(inner[0]), *inner[1:])]
+    strict = tuple(map(_strict, inner))
+    return functools.reduce(operator.or_, strict) if origin in (types.UnionType, typing.Union) else origin[strict]
+
+
+@functools.cache
+def _strict_struct(kind: type[Struct]) -> type[Struct]:
+    return msgspec.defstruct(
+        f"{kind.__name__}Input",
+        [],
+        bases=(kind,),
+        frozen=True,
         forbid_unknown_fields=True,
         namespace={"__doc__": kind.__doc__},
     )

@@ -11,7 +11,7 @@ from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, TenantPath
 from gateway.admin.kit.conditions import entity_tag
-from gateway.admin.kit.endpoints import Answer, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.errors import Conflict
 from gateway.limits.standing import LimitStanding, standings
 from gateway.limits.subjects import every_subject
@@ -34,12 +34,15 @@ class TenantList(Struct, frozen=True):
     next: str | None
 
 
-class TenantQuotas(Input, frozen=True):
+class TenantQuotas(Struct, frozen=True, kw_only=True):
     """What a tenant may use. All of it is replaced at once."""
 
     quota: Annotated[Quota | None, Meta(description="In all; a field left out: as in `[limits]`.")] = None
     models: Annotated[Quotas, Meta(description="Of single models.")] = msgspec.field(default_factory=dict)
     adapters: Annotated[Quotas, Meta(description="Of single adapters.")] = msgspec.field(default_factory=dict)
+
+
+NewTenantQuotas = shapes.creation("NewTenantQuotas", TenantQuotas)
 
 
 class LimitList(Struct, frozen=True):
@@ -108,9 +111,10 @@ async def show_quotas(call: Call, path: TenantPath) -> Answer[TenantQuotas]:
     access=Access.OPERATOR,
     versioned=True,
     raises=[Conflict],
+    body_type=NewTenantQuotas,
     example={"quota": _QUOTA, "models": {"llama-70b": {"requests_per_minute": 10}}},
 )
-async def set_quotas(call: Call, path: TenantPath, body: TenantQuotas) -> Answer[TenantQuotas]:
+async def set_quotas(call: Call, path: TenantPath, body: Any) -> Answer[TenantQuotas]:
     """Set what a tenant may use; what is left out is not limited."""
     tenant = await records.find(call, Tenant, path.tenant)
     call.match().check(entity_tag(tenant.revision))

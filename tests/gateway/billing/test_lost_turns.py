@@ -69,6 +69,38 @@ async def test_limits_are_charged_what_lost_turns_are_entered_with(redis_url: st
         assert {one.turn for one in await entered(redis)} == {"resp_1", "resp_2"}
 
 
+async def test_a_journal_of_a_newer_version_is_finished(redis_url: str, tmp_path: Path) -> None:
+    """Its quotas have a limit that nobody here knows, in its lines and in its checkpoint."""
+    charged: list[Charge] = []
+
+    async def charge(_: str, owed: Charge) -> None:
+        charged.append(owed)
+
+    def renew(folder: Path) -> None:
+        for path in (*folder.glob("*.journal"), *folder.glob("*.running")):
+            written = path.read_bytes()
+            assert b'"quota":{' in written
+            path.write_bytes(written.replace(b'"quota":{', b'"quota":{"images_per_minute":5,'))
+
+    def owed(index: int) -> list[Charge]:
+        subjects = (LimitSubject("tenant", Quota(spend_per_day=5)),)
+        return [Charge(f"resp_{index}", Amounts(spend=1), subjects)]
+
+    async with client(redis_url) as redis:
+        ledger = Ledger(redis, UsageSettings(), tmp_path)
+        for index in (1, 2):
+            ledger.open(
+                f"resp_{index}", lambda index=index: entry(index, outcome="lost"), lambda index=index: owed(index)
+            )
+        await ledger.flush()
+        ledger.close("resp_1", entry(1), owed(1))
+        die(ledger)
+        renew(tmp_path)
+        await Ledger(redis, UsageSettings(), tmp_path, charge_lost=charge).adopt()
+        assert charged == [*owed(1), *owed(2)]
+        assert {one.turn for one in await entered(redis)} == {"resp_1", "resp_2"}
+
+
 async def test_a_journal_of_an_older_version_is_finished(redis_url: str, tmp_path: Path) -> None:
     async with client(redis_url) as redis:
         ledger = Ledger(redis, UsageSettings(), tmp_path)

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 from gateway.config.chat import ChatSettings
 from gateway.errors import Conflict, NotFound, PreconditionFailed, Unavailable
-from gateway.protocol.chats import ChatTurn, ChatWrite
+from gateway.protocol.chats import ChatTurnWrite, ChatWrite
 from gateway.storage.seal import Seal
 from gateway.turns import chats as module
 from gateway.turns.chats import CHAT_KEY, INDEX_KEY, RATE_KEY, Chats, Owner
@@ -45,7 +45,8 @@ def ann(kept: Chats) -> Owner:
 
 
 def chat(*turns: str, title: str = "A title", updated_ms: int = 0, text: str = "") -> ChatWrite:
-    return ChatWrite(title, updated_ms, [ChatTurn(turn, f"asked {turn}", text or f"said {turn}") for turn in turns])
+    said = [ChatTurnWrite(turn, f"asked {turn}", text or f"said {turn}") for turn in turns]
+    return ChatWrite(title, updated_ms, said)
 
 
 async def turns(kept: Chats, owner: Owner, id: str) -> list[str]:
@@ -226,7 +227,7 @@ async def test_the_event_loop_opens_nothing(kept: Chats, ann: Owner, monkeypatch
 async def test_nothing_is_in_clear(kept: Chats, ann: Owner, client: Redis, redis_url: str) -> None:
     """In what Redis writes to disk: neither words nor titles, settings, folders, ids of turns or the user's name."""
     secret = "canary7f3a"
-    turn = ChatTurn(secret, secret, secret, response_id=secret, data={secret: secret})
+    turn = ChatTurnWrite(secret, secret, secret, response_id=secret, data={secret: secret})
     await kept.write(ann, "c", 0, ChatWrite(secret, 0, [turn], secret, {secret: secret}, folder=secret), KEPT)
     await kept.admit(kept.owner("demo", secret))
     await kept.write(kept.owner("demo", secret), "c", 0, chat("a"), KEPT)

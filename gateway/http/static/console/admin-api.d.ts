@@ -378,7 +378,7 @@ export interface KeyChange {
   /** From then on it is refused; null: never. */
   expires_at?: number | null;
   /** What it may use beside the tenant's quota. */
-  quota?: Quota | null;
+  quota?: QuotaInput | null;
   /** Refuse it. */
   disabled?: boolean;
 }
@@ -519,7 +519,7 @@ export interface NewKey {
   operator?: boolean;
   expires_at?: number | null;
   /** What it may use beside the tenant's quota. */
-  quota?: Quota | null;
+  quota?: QuotaInput | null;
   /** Refuse it. */
   disabled?: boolean;
 }
@@ -529,6 +529,14 @@ export interface NewKeyShown {
   /** The key itself, this once; null if the request was answered before: rotate it then. */
   key: string | null;
   record: KeyState;
+}
+
+/** What single users and adapters of a tenant may use. All of it is replaced at once. */
+export interface NewOwnQuotas {
+  /** Of users, by their ids. */
+  users?: Record<string, QuotaInput>;
+  /** Of adapters. Where operators have set a limit, too, the stricter one counts. */
+  adapters?: Record<string, QuotaInput>;
 }
 
 /** What tokens of a model or an adapter cost, in micro-dollars (a dollar is 1,000,000) per million tokens. */
@@ -546,11 +554,11 @@ export interface NewPrice {
 export interface NewRoute {
   name: string;
   /** The first one is the stable one, which others are compared with. */
-  targets: Target[];
+  targets: TargetInput[];
   /** A first token later than this counts against a target; null: none does. */
   slow_seconds?: number | null;
   /** Gets copies of requests that the first target has answered. */
-  shadow?: Shadow | null;
+  shadow?: ShadowInput | null;
   /** For people. */
   description?: string;
   disabled?: boolean;
@@ -570,21 +578,31 @@ export interface NewTenant {
   /** Classes it may ask for beside its own. */
   services?: ("batch" | "premium" | "standard")[];
   /** What it may use; a field left out: as in `[limits]`. */
-  quota?: Quota | null;
+  quota?: QuotaInput | null;
   /** What it may use of single models. */
-  model_quotas?: Record<string, Quota>;
+  model_quotas?: Record<string, QuotaInput>;
   /** What it may use of single adapters. */
-  adapter_quotas?: Record<string, Quota>;
+  adapter_quotas?: Record<string, QuotaInput>;
   /** What its own admins let it use of single adapters; the stricter of both counts. */
-  own_adapter_quotas?: Record<string, Quota>;
+  own_adapter_quotas?: Record<string, QuotaInput>;
   /** What single users may use, by their ids. */
-  user_quotas?: Record<string, Quota>;
+  user_quotas?: Record<string, QuotaInput>;
   /** Models and adapters it may use; null: all that are open to it. */
   models?: string[] | null;
   /** What to do with parameters that no request has. */
   unknown_parameters?: "ignore" | "refuse";
   /** Refuse all its requests. */
   disabled?: boolean;
+}
+
+/** What a tenant may use. All of it is replaced at once. */
+export interface NewTenantQuotas {
+  /** In all; a field left out: as in `[limits]`. */
+  quota?: QuotaInput | null;
+  /** Of single models. */
+  models?: Record<string, QuotaInput>;
+  /** Of single adapters. */
+  adapters?: Record<string, QuotaInput>;
 }
 
 /** A person or service of a tenant, known by what an identity provider calls it. */
@@ -796,6 +814,28 @@ export interface Quota {
   mode?: "expected" | "strict" | null;
 }
 
+/** Limits of one subject. A field that is left out limits nothing, or takes the value of what stands behind it. */
+export interface QuotaInput {
+  /** Requests per minute. */
+  requests_per_minute?: number | null;
+  /** Input tokens per minute. */
+  input_tokens_per_minute?: number | null;
+  /** Output tokens per minute. */
+  output_tokens_per_minute?: number | null;
+  /** Seconds of the rates that may be used at once. */
+  burst_seconds?: number | null;
+  /** Turns that run at the same time. */
+  concurrent_turns?: number | null;
+  /** Open WebSockets of all gateways together. */
+  open_sockets?: number | null;
+  /** Micro-dollars (a dollar is 1,000,000) per day, which begins at 0:00 UTC. */
+  spend_per_day?: number | null;
+  /** Micro-dollars per month, which begins on its first day at 0:00 UTC. */
+  spend_per_month?: number | null;
+  /** What a turn reserves for its answer: strict reserves the output limit, so that no limit is exceeded; expected reserves what such answers mostly need, so that more turns run. */
+  mode?: "expected" | "strict" | null;
+}
+
 /** One sign of difficulty, and what it added to the score. */
 export interface Reason {
   sign: string;
@@ -917,11 +957,11 @@ export interface RouteList {
 /** A public name whose requests are shared among several models or adapters. */
 export interface RouteReplacement {
   /** The first one is the stable one, which others are compared with. */
-  targets: Target[];
+  targets: TargetInput[];
   /** A first token later than this counts against a target; null: none does. */
   slow_seconds?: number | null;
   /** Gets copies of requests that the first target has answered. */
-  shadow?: Shadow | null;
+  shadow?: ShadowInput | null;
   /** For people. */
   description?: string;
   disabled?: boolean;
@@ -970,6 +1010,14 @@ export interface SettingState {
 
 /** A model that is tried with copies of requests; nobody sees its answers. */
 export interface Shadow {
+  /** Model or adapter that the copies go to. */
+  model: string;
+  /** Part of the route's conversations that is copied. */
+  percent: number;
+}
+
+/** A model that is tried with copies of requests; nobody sees its answers. */
+export interface ShadowInput {
   /** Model or adapter that the copies go to. */
   model: string;
   /** Part of the route's conversations that is copied. */
@@ -1043,6 +1091,14 @@ export interface Target {
   weight: number;
 }
 
+/** A model or adapter of a route, and its weight. */
+export interface TargetInput {
+  /** Model or adapter that answers. */
+  model: string;
+  /** Share of the route's requests beside the others'. */
+  weight: number;
+}
+
 /** A customer or team. */
 export interface TenantChange {
   /** For people. */
@@ -1054,15 +1110,15 @@ export interface TenantChange {
   /** Classes it may ask for beside its own. */
   services?: ("batch" | "premium" | "standard")[];
   /** What it may use; a field left out: as in `[limits]`. */
-  quota?: Quota | null;
+  quota?: QuotaInput | null;
   /** What it may use of single models. */
-  model_quotas?: Record<string, Quota>;
+  model_quotas?: Record<string, QuotaInput>;
   /** What it may use of single adapters. */
-  adapter_quotas?: Record<string, Quota>;
+  adapter_quotas?: Record<string, QuotaInput>;
   /** What its own admins let it use of single adapters; the stricter of both counts. */
-  own_adapter_quotas?: Record<string, Quota>;
+  own_adapter_quotas?: Record<string, QuotaInput>;
   /** What single users may use, by their ids. */
-  user_quotas?: Record<string, Quota>;
+  user_quotas?: Record<string, QuotaInput>;
   /** Models and adapters it may use; null: all that are open to it. */
   models?: string[] | null;
   /** What to do with parameters that no request has. */

@@ -141,3 +141,6 @@ async def test_quotas_are_set_as_a_whole(administer: Administer) -> None:
             "/tenants/shop/quotas", json={"quota": {"requests_per_minute": -1}}, headers={"if-match": "*"}
         )
         assert problem(wrong, 400, "invalid_value")["param"] == "quota.requests_per_minute"
+        for unknown in ({"quota": {"images": 1}}, {"models": {"tiny-small": {"images": 1}}}):
+            refused = await api.operator.put("/tenants/shop/quotas", json=unknown, headers={"if-match": "*"})
+            assert problem(refused, 400, "unknown_parameter")["param"] == "images"
