@@ -165,11 +165,13 @@ async def every(directory: Directory, kind: type[R], tenant: str | None = None) 
 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
     """Remove a record; with `force` also the users, keys and routes that belong to it."""
-    from gateway.turns.comments import forget_comments
-    from gateway.turns.prompts import forget_prompts
+    from gateway.turns.forgetting import forget_texts
 
     async def delete(directory: Directory, _: bytes) -> int:
         owned = 0
+        gone = kind is Tenant and not await directory.exists(kind, identity)
+        if gone and await forget_texts(directory.redis, identity):  # removing it had failed half-way
+            return owned
         if force:
             which = {"user": identity} if kind is User else {"tenant": identity}
             for belonging in (Key,) if kind is User else (Key, User, Route):
@@ -178,8 +180,7 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
                     owned += 1
         await directory.delete(kind, identity, actor=actor())
         if kind is Tenant:
-            await forget_prompts(directory.redis, identity)
-            await forget_comments(directory.redis, identity)
+            await forget_texts(directory.redis, identity)
         return owned
 
     owned = with_directory(config, delete)

@@ -104,12 +104,6 @@ class Comments:
         return comment if comment.at > _now() - 1000 * LIFETIME else None
 
 
-async def forget_comments(redis: Redis, tenant: str) -> None:
-    """Delete the comments of a tenant that is deleted: another one of this name must not find them."""
-    with _redis_needed():
-        await redis.unlink(KEY.format(tenant=tenant), INDEX_KEY.format(tenant=tenant))
-
-
 def _context(tenant: str, response: str) -> str:
     return f"{KEY.format(tenant=tenant)}:{response}"
 

@@ -160,12 +160,6 @@ async def restore_prompts(redis: Redis, tenant: str, sealed: Mapping[str, bytes]
             await pipeline.execute()
 
 
-async def forget_prompts(redis: Redis, tenant: str) -> None:
-    """Delete the prompts of a tenant that is deleted: another one of this name must not find them."""
-    with _redis_needed():
-        await redis.unlink(KEY.format(tenant=tenant))
-
-
 def new_id() -> str:
     """A new id, such as `prompt_3f9c2a7b10d4e586`."""
     return f"prompt_{secrets.token_hex(8)}"

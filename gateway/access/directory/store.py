@@ -113,6 +113,13 @@ class Directory:
             return record
         return (await self.stored(kind, [identity]))[identity]
 
+    async def exists(self, kind: type[Record], identity: str) -> bool:
+        """Whether there is a record, also one that cannot be read."""
+        if identity in self.configured.of(kind.KIND):
+            return True
+        with directory_needed():
+            return bool(await cast(Any, self._redis.hexists(records_key(kind.KIND), identity)))
+
     async def page(
         self,
         kind: type[R],

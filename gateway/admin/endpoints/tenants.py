@@ -17,8 +17,7 @@ from gateway.limits.standing import LimitStanding, standings
 from gateway.limits.subjects import every_subject
 from gateway.records.directory import Key, Quotas, Tenant
 from gateway.records.quota import Quota
-from gateway.turns.comments import forget_comments
-from gateway.turns.prompts import forget_prompts
+from gateway.turns.forgetting import forget_texts
 
 endpoints = Endpoints("tenants", "Customers and teams, and what they may use.")
 
@@ -93,10 +92,16 @@ async def change_tenant(call: Call, path: TenantPath, body: Any) -> Answer[Tenan
 
 @endpoints.delete("/tenants/{tenant}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
 async def delete_tenant(call: Call, path: TenantPath) -> Answer[None]:
-    """Delete a tenant that has no users, keys and routes any more, with its shared prompts and its users' comments."""
-    deleted = await records.delete(call, await records.find(call, Tenant, path.tenant))
-    await forget_prompts(call.gateway.redis, path.tenant)
-    await forget_comments(call.gateway.redis, path.tenant)
+    """Delete a tenant that has no users, keys and routes any more, with its shared prompts and its users' comments.
+
+    Where that fails half-way (503), repeat it: prompts and comments that are left of a deleted tenant are deleted then.
+    """
+    gateway, name = call.gateway, path.tenant
+    if not await gateway.directory.exists(Tenant, name) and await forget_texts(gateway.redis, name):
+        return Answer(None)
+    deleted = await records.delete(call, await records.find(call, Tenant, name))
+    # Afterwards: a tenant that is still in use stays, and until it is deleted it writes texts.
+    await forget_texts(gateway.redis, name)
     return deleted
 
 

@@ -160,6 +160,11 @@ def test_removing_a_tenant_by_force(roundhouse: Any, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("rh1:prompts:*") == [PROMPTS_KEY.format(tenant="b").encode()]
         assert client.keys("rh1:comments:*") == [COMMENTS_KEY.format(tenant="b").encode()]
+        client.hset(PROMPTS_KEY.format(tenant="acme"), "prompt_1", "sealed")  # as if Redis had failed meanwhile
+    roundhouse("tenant", "remove", "acme")
+    assert "no tenant 'acme'" in roundhouse("tenant", "remove", "acme", fails=True).output
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.keys("rh1:prompts:*") == [PROMPTS_KEY.format(tenant="b").encode()]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from gateway.registration.job_state import RegistrationJob
 from gateway.safety.hook import Finding
 from gateway.safety.violations import Violation
 from gateway.storage import presence
-from gateway.turns.comments import Comment, forget_comments
-from gateway.turns.prompts import forget_prompts
+from gateway.turns.comments import Comment
+from gateway.turns.forgetting import forget_texts
 from tests.cache.questions.conftest import SEAL, answer, check, responses, vector
 from tests.gateway.batches.use import begun, ended, line, results
 from tests.gateway.conftest import Served, eventually, receive, send, text_of, until_end
@@ -110,13 +110,12 @@ async def _prompts(one: Served, other: Served) -> None:
         changed = await adam.post(f"{there}/{made}", json=prompt, headers={"if-match": read.headers["etag"]})
         assert (await adam.get(here)).json()["data"] == [changed.json()]
         assert (await adam.delete(f"{here}/{made}")).status_code == 200
-        await forget_prompts(other.gateway.redis, "demo")
     comment = Comment("resp_1", time.time_ns() // 1_000_000, "up", None, "Right.")
     await one.gateway.comments.write("demo", comment)
     assert await other.gateway.comments.of_tenant("demo") == [comment]
     await other.gateway.comments.remove("demo", "resp_1")
     assert await one.gateway.comments.find("demo", "resp_1") is None
-    await forget_comments(other.gateway.redis, "demo")
+    await forget_texts(other.gateway.redis, "demo")
 
 
 async def _batches(served: Served) -> None:
@@ -131,7 +130,7 @@ async def _directory(directory: Directory) -> None:
     await directory.write(Tenant(name="acme"), actor="test")
     await directory.write(User(id="user_1", tenant="acme", subject="anna"), actor="test")
     await directory.write(Key(id="key_1", tenant="acme", digest="1" * 64, user="user_1"), actor="test")
-    assert (await directory.page(Key, tenant="acme")).records
+    assert (await directory.page(Key, tenant="acme")).records and await directory.exists(Tenant, "acme")
     for kind, name in ((Key, "key_1"), (User, "user_1"), (Tenant, "acme")):
         await directory.delete(kind, name, actor="test")
     verifier, problem = await directory.audit.verify()

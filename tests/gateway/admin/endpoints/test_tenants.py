@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from gateway.access.directory.schema import records_key
 from gateway.protocol.prompts import PromptWrite
 from gateway.turns.comments import INDEX_KEY, Comment
 from gateway.turns.prompts import new_id
@@ -39,6 +40,39 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(administer: Administer
         problem(await api.operator.get("/tenants/shop"), 404, "not_found")
         assert await prompts.all_of("shop") == await comments.of_tenant("shop") == []
         assert not await api.served.gateway.redis.exists(INDEX_KEY.format(tenant="shop"))
+
+
+async def test_deleting_a_tenant_can_be_repeated_where_it_fails_half_way(
+    administer: Administer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until nothing is left of it. While it has keys, it and its texts stay."""
+
+    async def away(*_: object) -> None:
+        raise ConnectionError
+
+    async with administer() as api:
+        gateway = api.served.gateway
+        await api.operator.post("/tenants", json={"name": "shop"})
+        key = (await api.operator.post("/tenants/shop/keys", json={})).json()["record"]["id"]
+        await gateway.prompts.create("shop", new_id(), PromptWrite("a", "b"))
+        await gateway.comments.write("shop", Comment("resp_1", time.time_ns() // 1_000_000, "up", None, "a"))
+        any_state = {"if-match": "*"}
+        problem(await api.operator.delete("/tenants/shop", headers=any_state), 409, "not_empty")
+        assert len(await gateway.prompts.all_of("shop")) == len(await gateway.comments.of_tenant("shop")) == 1
+        await api.operator.delete(f"/tenants/shop/keys/{key}", headers=any_state)
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway.redis, "unlink", away)
+            problem(await api.operator.delete("/tenants/shop", headers=any_state), 503, "unavailable")
+        problem(await api.operator.get("/tenants/shop"), 404, "not_found")
+        assert await gateway.prompts.all_of("shop") != []
+        assert (await api.operator.delete("/tenants/shop", headers=any_state)).status_code == 204
+        assert await gateway.prompts.all_of("shop") == await gateway.comments.of_tenant("shop") == []
+        problem(await api.operator.delete("/tenants/shop", headers=any_state), 404, "not_found")
+        # One that is there, and cannot be read, keeps its texts.
+        await gateway.redis.hset(records_key("tenant"), "shop", "by hand")  # type: ignore[misc]
+        await gateway.prompts.create("shop", new_id(), PromptWrite("a", "b"))
+        problem(await api.operator.delete("/tenants/shop", headers=any_state), 404, "not_found")
+        assert len(await gateway.prompts.all_of("shop")) == 1
 
 
 async def test_a_change_needs_the_state_that_it_is_meant_for(administer: Administer) -> None:
