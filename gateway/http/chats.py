@@ -136,7 +136,7 @@ def user_of(principal: Principal) -> str | None:
 
 
 async def _forget(gateway: Gateway, principal: Principal, response: str) -> None:
-    """Delete a response, if it is still kept; one that is being written is ended first."""
+    """Delete a response and the comment on it, if they are still kept; one that is being written is ended first."""
     with contextlib.suppress(NotFound, Conflict):
         turn = await gateway.turns.find(response, principal)
         if not turn.finished:
@@ -145,6 +145,7 @@ async def _forget(gateway: Gateway, principal: Principal, response: str) -> None
                 async for _ in viewer.entries():
                     pass
         await gateway.turns.delete(response, principal)
+    await gateway.comments.remove(principal.tenant, response)
 
 
 def _revision_read(request: Request) -> int:

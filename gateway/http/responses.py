@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from gateway.access.identity import Principal
-from gateway.errors import InvalidRequest, Unavailable, invalid_value
+from gateway.errors import InvalidRequest, NotFound, Unavailable, invalid_value
 from gateway.http.exchange import (
     JsonResponse,
     ServerSentEvents,
@@ -82,11 +82,16 @@ async def cancel(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """`DELETE /v1/responses/{id}`: forgets a response that has ended."""
+    """`DELETE /v1/responses/{id}`: forgets a response that has ended, and the comment on it."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     id = request.path_params["id"]
-    await gateway.turns.delete(id, principal)
+    try:
+        await gateway.turns.delete(id, principal)
+    except NotFound:  # it may be kept for less long than the comment, or deleting it has failed half-way
+        await gateway.comments.remove(principal.tenant, id)
+        raise
+    await gateway.comments.remove(principal.tenant, id)
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from gateway.config.chat import ChatSettings
 from gateway.errors import Unavailable
 from gateway.protocol.chats import ChatEntry, ChatList, ChatsFound, ChatTree
 from gateway.turns import chats as module
+from gateway.turns.comments import Comment
 from tests.gateway.conftest import KEY, Serve, Served
 from tests.gateway.people import key_of
 from tests.gateway.pipeline.sources.test_redis_keys import documented
@@ -55,7 +57,7 @@ async def people(served: Served, *users: str, tenant: str = "demo") -> AsyncIter
 
 
 async def test_a_conversation_is_made_read_changed_and_deleted(serve: Serve) -> None:
-    """On whichever gateway; its responses are deleted with it."""
+    """On whichever gateway; its responses, and comments on them, are deleted with it."""
     async with serve(chat=SERVER) as served, serve(chat=SERVER) as other, people(served, "ann") as [ann]:
         response = await ann.post("/responses", json={"model": "small", "input": "hello", "max_output_tokens": 2})
         turn = {**TURN, "response_id": response.json()["id"]}
@@ -74,10 +76,13 @@ async def test_a_conversation_is_made_read_changed_and_deleted(serve: Serve) -> 
         assert listed.data == [msgspec.json.decode(changed.content, type=ChatEntry)]
         assert (listed.data[0].title, listed.data[0].pinned, listed.data[0].folder) == ("Another", True, "Work")
         assert [each["id"] for each in (await ann.get("/chats/c1")).json()["turns"]] == ["t1", "t2"]
+        comments = served.gateway.comments
+        await comments.write("demo", Comment(turn["response_id"], time.time_ns() // 1_000_000, "up", None, "a"))
         gone = await ann.delete("/chats/c1")
         assert gone.json() == {"id": "c1", "object": "chat.deleted", "deleted": True}
         assert code(await ann.get(elsewhere)) == (404, "chat_not_found")
         assert code(await ann.get(f"/responses/{turn['response_id']}")) == (404, "response_not_found")
+        assert await comments.of_tenant("demo") == []
 
 
 async def test_a_conversation_stays_until_its_responses_are_deleted(

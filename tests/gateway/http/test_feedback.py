@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 import redis.asyncio
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from gateway.access.identity import Principal
 from gateway.cli.root import main
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import RouterSettings
+from gateway.errors import Conflict, Unavailable
 from gateway.pipeline.routing.decisions import Compared, preferences, read, read_feedback
 from gateway.protocol.caching import Caching
 from gateway.turns.comments import Comment
@@ -120,6 +122,37 @@ async def test_a_thumb_down_may_have_a_reason(serve: Serve, tiers: Any) -> None:
         await served.gateway.decisions.flush()
         noted = await read_feedback(served.gateway.redis, "demo", 10)
     assert [(each.signal, each.reason) for each in noted] == [("down", "off_format")]
+
+
+async def test_a_comment_is_deleted_with_its_response(
+    serve: Serve, tiers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that fails half-way, and is repeated; not while the response stays, as it is still written."""
+
+    async def away(*_: object) -> None:
+        raise Unavailable("comments cannot be reached")
+
+    async def busy(*_: object) -> None:
+        raise Conflict("this response is still in progress", code="response_in_progress")
+
+    async with serve(engines=tiers, chat=ChatSettings(comments=True)) as served:
+        one, other, kept = await answered(served), await answered(served), served.gateway.comments
+        for response in (one, other):
+            await rate(served, response, {"rating": "up", "comment": "Right."})
+        with monkeypatch.context() as patched:
+            patched.setattr(served.gateway.turns, "delete", busy)
+            with pytest.raises(openai.ConflictError):
+                await served.client.responses.delete(one)
+        assert await kept.find("demo", one) is not None
+        await served.client.responses.delete(one)
+        assert [comment.response for comment in await kept.of_tenant("demo")] == [other]
+        with monkeypatch.context() as patched:
+            patched.setattr(kept, "remove", away)
+            with pytest.raises(openai.InternalServerError):
+                await served.client.responses.delete(other)
+        with pytest.raises(openai.NotFoundError):
+            await served.client.responses.delete(other)
+        assert await kept.of_tenant("demo") == []
 
 
 async def test_a_comment_stands_beside_a_rating_where_it_may(serve: Serve, tiers: Any) -> None:
