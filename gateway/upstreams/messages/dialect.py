@@ -40,7 +40,7 @@ class MessageChunk(Struct, frozen=True):
     """What the model thinks before it answers, where the server keeps that apart."""
     calls: Sequence[CallFragment] = ()
     logprobs: Sequence[TextLogprob] = ()
-    """Log-probabilities of the tokens of `text`, if they were asked for."""
+    """Log-probabilities of the chunk's tokens, whether or not they were asked for."""
     finish: FinishReason | None = None
     filtered: bool = False
     """Whether the server has ended the answer because of what it says."""

@@ -13,6 +13,7 @@ from engine.client.conversation import (
     ArgumentsPart,
     CallEndPart,
     CallPart,
+    TextLogprob,
     TextPart,
     estimated_tokens,
 )
@@ -43,9 +44,14 @@ class UnofferedCall(Exception):
 class MessageReader:
     """Reads one answer."""
 
-    def __init__(self, functions: Collection[str]) -> None:
-        """Args: functions: names of those that may be called."""
+    def __init__(self, functions: Collection[str], logprobs: int | None = None) -> None:
+        """
+        Args:
+            functions: names of those that may be called.
+            logprobs: tokens beside the chosen one whose log-probabilities were asked for; None: not even its own.
+        """
         self._functions = functions
+        self._wanted = logprobs
         self._call: int | None = None
         """Number of the call that is being read."""
         self._name = ""
@@ -81,8 +87,9 @@ class MessageReader:
         if chunk.finish is not None:
             self._finish, self._filtered = chunk.finish, chunk.filtered
         parts: list[AnswerPart] = []
-        if chunk.text or chunk.logprobs:
-            parts += [*self._end_call(), TextPart(chunk.text, chunk.logprobs)]
+        scores = self._scores(chunk)
+        if chunk.text or scores:
+            parts += [*self._end_call(), TextPart(chunk.text, scores)]
         for fragment in chunk.calls:
             parts += self._read_call(fragment)
         said = chunk.text + chunk.reasoning + "".join(call.arguments for call in chunk.calls)
@@ -98,6 +105,16 @@ class MessageReader:
             return None
         whole = self._finish == "stop" and not self._filtered
         return MessageEnd(self._end_call(whole=whole), self._finish, self._filtered)
+
+    def _scores(self, chunk: MessageChunk) -> list[TextLogprob]:
+        """Return what was asked for of a chunk's log-probabilities, the likeliest tokens first: some servers tell more,
+        and those of what is no text."""
+        if self._wanted is None or (not chunk.text and (chunk.calls or chunk.reasoning)):
+            return []
+        return [
+            msgspec.structs.replace(each, top=sorted(each.top, key=lambda other: -other.logprob)[: self._wanted])
+            for each in chunk.logprobs
+        ]
 
     def _read_call(self, fragment: CallFragment) -> list[AnswerPart]:
         parts: list[AnswerPart] = []

@@ -87,7 +87,7 @@ class MessageUpstream(ServerClient):
         request = Generate(self._new_id(), [], sampling, **options)
         body = request_body(conversation, request, self._dialect, model.name)
         answer = MessageAnswer(request.id, conversation.tokens, self._cancel, stop=stop)
-        reader = MessageReader({tool.name for tool in conversation.tools})
+        reader = MessageReader({tool.name for tool in conversation.tools}, sampling.logprobs)
         self._prompt_tokens += conversation.tokens
         self._begin(http, _StreamedMessage(answer, reader, self._events, self.address), request, body)
         return answer

@@ -27,13 +27,20 @@ def said(**delta: Any) -> MessageChunk:
     return chunk({"choices": [{"index": 0, "delta": delta}]})
 
 
+def scored(tops: list[float], **delta: Any) -> MessageChunk:
+    """A token's chunk with log-probabilities of others beside its own, which is -0.5."""
+    others = [{"token": f"t{number}", "logprob": value} for number, value in enumerate(tops)]
+    entry = {"token": "a", "logprob": -0.5, "top_logprobs": others}
+    return chunk({"choices": [{"delta": delta, "logprobs": {"content": [entry]}}]})
+
+
 def call(name: str | None, arguments: str, index: int | None = 0) -> MessageChunk:
     function = {"arguments": arguments, **({"name": name} if name else {})}
     return said(tool_calls=[{"id": "1", "function": function, **({} if index is None else {"index": index})}])
 
 
-def parts(*chunks: MessageChunk, functions: tuple[str, ...] = ("now", "then")) -> list[object]:
-    reader = MessageReader(functions)
+def parts(*chunks: MessageChunk, logprobs: int | None = None) -> list[object]:
+    reader = MessageReader(("now", "then"), logprobs)
     found = [part for each in chunks for part in reader.read(each).parts]
     end = reader.end()
     return [*found, *(end.parts if end else ())]
@@ -155,10 +162,8 @@ def test_reasoning_is_counted_and_is_no_part_of_the_answer() -> None:
 
 def test_whatever_is_shown_of_an_answer_counts_as_its_beginning() -> None:
     """Also the name of a function, and tokens without text: an answer that has begun is never asked for elsewhere."""
-    entry = {"token": "", "logprob": -0.5, "bytes": [240]}
-    scored = chunk({"choices": [{"delta": {"content": ""}, "logprobs": {"content": [entry]}}]})
-    for first in (call("now", ""), scored):
-        output = MessageReader({"now"}).read(first)
+    for first in (call("now", ""), scored([], content="")):
+        output = MessageReader({"now"}, logprobs=0).read(first)
         assert output.parts and output.tokens == 1
 
 
@@ -168,6 +173,30 @@ def test_log_probabilities_come_with_the_bytes_of_tokens_where_the_server_tells_
     (score,) = found.logprobs
     assert (score.token, score.bytes, score.logprob) == ("a", (97,), -0.5)
     assert [(each.token, each.bytes) for each in score.top] == [("b", (98,))]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(None, None), (0, []), (1, ["t1"]), (2, ["t1", "t2"]), (5, ["t1", "t2", "t0"])]
+)
+def test_of_log_probabilities_only_those_that_were_asked_for_are_passed_on(
+    asked: int | None, told: list[str] | None
+) -> None:
+    """The likeliest tokens first. All of them count as tokens of the answer."""
+    found = [scored([-3.0, -1.0, -2.0], content=""), scored([-3.0, -1.0, -2.0], content="a")]
+    texts = [part for part in parts(*found, logprobs=asked) if isinstance(part, TextPart)]
+    assert [part.text for part in texts] == (["a"] if told is None else ["", "a"])
+    for part in texts:
+        assert [[each.token for each in score.top] for score in part.logprobs] == ([] if told is None else [told])
+    reader = MessageReader((), asked)
+    assert [reader.read(each).tokens for each in found] == [1, 2]
+
+
+def test_log_probabilities_of_what_is_no_text_are_not_those_of_the_answer() -> None:
+    """Those of a call's arguments do not end it."""
+    function = [{"index": 0, "id": "1", "function": {"name": "now", "arguments": ""}}]
+    more = [{"index": 0, "function": {"arguments": '{"a":1}'}}]
+    chunks = [scored([], reasoning="hm"), scored([], tool_calls=function), scored([], tool_calls=more), STOP]
+    assert parts(*chunks, logprobs=0) == [CallPart("now"), ArgumentsPart('{"a":1}'), CallEndPart(complete=True)]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +261,7 @@ def test_events_of_anthropic() -> None:
     ]
     chunks = [msgspec.json.decode(json.dumps(event), type=MessagesEvent).chunk() for event in events]
     assert parts(*chunks) == [
-        TextPart("Let me see."),
+        TextPart("Let me see.", []),
         CallPart("now"),
         ArgumentsPart("{}"),
         CallEndPart(complete=True),
