@@ -250,7 +250,14 @@ OPERATIONS = (
         body=prompts.PromptWrite,
         raises=(errors.PreconditionFailed, errors.PreconditionRequired),
     ),
-    Operation("delete", _PROMPT, "delete_prompt", "Delete a prompt", prompts.DeletedPrompt),
+    Operation(
+        "delete",
+        _PROMPT,
+        "delete_prompt",
+        "Delete a prompt that was read (`If-Match`)",
+        prompts.DeletedPrompt,
+        raises=(errors.PreconditionFailed, errors.PreconditionRequired),
+    ),
     Operation(
         "post",
         "/v1/chat/completions",

@@ -50,13 +50,7 @@ async def change(request: Request) -> Response:
     gateway, principal = await _caller(request, _WRITES)
     id = request.path_params["prompt_id"]
     given = converted(await read_parameters(request, principal, PromptWrite), PromptWrite)
-    read = revision_read(request)
-    if read is None:
-        raise PreconditionRequired(
-            "changing a prompt needs the header If-Match with the ETag that reading it gave, so that nobody's change "
-            "is overwritten unseen",
-            param="If-Match",
-        )
+    read = _revision_read(request)
     await gateway.prompts.check(principal.tenant, id)
     async with _audited(gateway, principal, "prompt.update", id):
         prompt = await gateway.prompts.change(principal.tenant, id, read, given)
@@ -64,12 +58,13 @@ async def change(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """`DELETE /v1/prompts/{prompt_id}`."""
+    """`DELETE /v1/prompts/{prompt_id}`: deletes what was read (`If-Match`)."""
     gateway, principal = await _caller(request, _WRITES)
     id = request.path_params["prompt_id"]
+    read = _revision_read(request)
     await gateway.prompts.check(principal.tenant, id)
     async with _audited(gateway, principal, "prompt.delete", id):
-        await gateway.prompts.delete(principal.tenant, id)
+        await gateway.prompts.delete(principal.tenant, id, read)
     return JsonResponse(DeletedPrompt(id))
 
 
@@ -97,6 +92,22 @@ async def _caller(request: Request, scope: Scope) -> tuple[Gateway, Principal]:
         raise Forbidden("prompts belong to a tenant; use a key of that tenant")
     await counted_owner(gateway, principal)
     return gateway, principal
+
+
+def _revision_read(request: Request) -> int:
+    """Return the revision that a change is meant for.
+
+    Raises:
+        PreconditionRequired: the request does not say it.
+    """
+    read = revision_read(request)
+    if read is None:
+        raise PreconditionRequired(
+            "changing or deleting a prompt needs the header If-Match with the ETag that reading it gave, so that "
+            "nobody's change is lost unseen",
+            param="If-Match",
+        )
+    return read
 
 
 @contextlib.asynccontextmanager

@@ -35,8 +35,15 @@ _REVISION = 16
 _WRITE = """
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 local revision = tonumber(string.sub(old or '', 1, 16)) or 0
+if not old and tonumber(ARGV[2]) > 0 then
+  return {revision, 'unknown'}
+end
 if revision ~= tonumber(ARGV[2]) then
   return {revision, 'revision'}
+end
+if ARGV[5] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  return {revision, ''}
 end
 if not old and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then
   return {revision, 'full'}
@@ -46,7 +53,8 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%016.0f', revision) .. ARGV[
 return {revision, ''}
 """
 """KEYS: the tenant's prompts (id -> revision and sealed prompt). ARGV: id, revision that was read (0: there is none),
-now (ms), most prompts, sealed prompt. Returns the revision, and why nothing was written: 'revision' or 'full'."""
+now (ms), most prompts, sealed prompt or '' for none. Returns the revision, and why nothing was written: 'unknown',
+'revision' or 'full'."""
 
 _redis_needed = partial(unavailable_without_redis, "prompts cannot be reached")
 
@@ -113,26 +121,29 @@ class Prompts:
         """
         return await self._written(tenant, id, read, given)
 
-    async def delete(self, tenant: str, id: str) -> None:
-        """Delete a prompt, if there is one, also one that cannot be read."""
-        with _redis_needed():
-            await cast(Any, self._redis.hdel(KEY.format(tenant=tenant), id))
+    async def delete(self, tenant: str, id: str, read: int) -> None:
+        """Delete a prompt, also one that cannot be read. For the rest see `change`."""
+        await self._replace(tenant, id, read, b"")
 
     async def _written(self, tenant: str, id: str, read: int, given: PromptWrite) -> PromptObject:
         packed = msgspec.msgpack.encode(_Prompt(given.name, given.text))
-        args = (id, read, time.time_ns() // 1_000_000, MAX_PROMPTS, self._seal.seal(packed, _context(tenant, id)))
+        revision = await self._replace(tenant, id, read, self._seal.seal(packed, _context(tenant, id)))
+        return PromptObject(id, given.name, given.text, revision)
+
+    async def _replace(self, tenant: str, id: str, read: int, sealed: bytes) -> int:
+        args = (id, read, time.time_ns() // 1_000_000, MAX_PROMPTS, sealed)
         with _redis_needed():
             answer = await self._write(keys=[KEY.format(tenant=tenant)], args=args)
         revision, refused = cast(int, answer[0]), cast(bytes, answer[1]).decode()
         if refused == "full":
             raise Conflict(f"there are {MAX_PROMPTS} prompts already; delete some", code="too_many_prompts")
-        if refused and revision == 0:
+        if refused == "unknown":
             raise _unknown(id)
         if refused:
             raise PreconditionFailed(
                 f'it has changed: its ETag is "{revision}" now; read it again, and repeat the change', param="If-Match"
             )
-        return PromptObject(id, given.name, given.text, revision)
+        return revision
 
     def _opened(self, tenant: str, id: str, value: bytes) -> PromptObject:
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -80,7 +83,7 @@ async def test_what_an_admin_writes_everybody_of_the_tenant_reads(serve: Serve) 
         assert etag(await ann.get(f"/prompts/{prompt.id}")) == etag(changed)
         assert (await listed(eve)).data == []
         assert code(await eve.get(f"/prompts/{prompt.id}")) == (404, "prompt_not_found")
-        gone = await adam.delete(f"/prompts/{prompt.id}")
+        gone = await adam.delete(f"/prompts/{prompt.id}", headers=etag(changed))
         assert gone.json() == {"id": prompt.id, "object": "prompt.deleted", "deleted": True}
         assert code(await ann.get(elsewhere)) == (404, "prompt_not_found")
         assert (await listed(ann)).data == [second]
@@ -105,7 +108,7 @@ async def test_only_admins_write_and_only_of_their_tenant(serve: Serve) -> None:
         path, match = f"/prompts/{prompt.id}", {"if-match": f'"{prompt.revision}"'}
         for client, refusal in ((ann, (403, "insufficient_scope")), (eve, (404, "prompt_not_found"))):
             assert code(await client.post(path, json=BODY, headers=match)) == refusal
-            assert code(await client.delete(path)) == refusal
+            assert code(await client.delete(path, headers=match)) == refusal
         assert code(await ann.post("/prompts", json=BODY)) == (403, "insufficient_scope")
         assert code(await bob.get("/prompts")) == (403, "insufficient_scope")
         assert (await bob.post(path, json=BODY, headers=match)).status_code == 200
@@ -126,15 +129,28 @@ async def test_a_change_says_what_it_has_read(serve: Serve) -> None:
     async with serve() as served, admin(served) as adam:
         prompt = await shared(adam)
         path = f"/prompts/{prompt.id}"
-        assert code(await adam.post(path, json=BODY)) == (428, "precondition_required")
-        assert code(await adam.post(path, json=BODY, headers={"if-match": '"1"'})) == (412, "revision_mismatch")
-        assert (await adam.get(path)).json()["revision"] == prompt.revision
         unknown = f"/prompts/{new_id()}"
         match = {"if-match": f'"{prompt.revision}"'}
-        assert code(await adam.post(unknown, json=BODY, headers=match)) == (404, "prompt_not_found")
-        assert code(await adam.delete(unknown)) == (404, "prompt_not_found")
+        for change in (partial(adam.post, json=BODY), adam.delete):
+            assert code(await change(path)) == (428, "precondition_required")
+            assert code(await change(path, headers={"if-match": '"1"'})) == (412, "revision_mismatch")
+            assert code(await change(unknown, headers=match)) == (404, "prompt_not_found")
+        assert (await adam.get(path)).json()["revision"] == prompt.revision
         # What was tried and failed is told of as that; what is unknown was not tried.
-        assert [action for action, *_ in await audited(served)][1:] == ["prompt.update", "prompt.update.failed"]
+        tried = [action for action, *_ in await audited(served)][1:]
+        assert tried == ["prompt.update", "prompt.update.failed", "prompt.delete", "prompt.delete.failed"]
+
+
+async def test_of_a_change_and_a_deletion_at_once_one_wins(serve: Serve) -> None:
+    """Whoever deletes has seen what goes."""
+    async with serve() as served, admin(served) as adam:
+        prompt = await shared(adam)
+        path, match = f"/prompts/{prompt.id}", {"if-match": f'"{prompt.revision}"'}
+        changed, gone = await asyncio.gather(
+            adam.post(path, json=BODY, headers=match), adam.delete(path, headers=match)
+        )
+        assert (changed.status_code == 200) != (gone.status_code == 200)
+        assert len((await listed(adam)).data) == (changed.status_code == 200)
 
 
 async def test_there_are_bounds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +166,14 @@ async def test_there_are_bounds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -
         assert code(await adam.post("/prompts", json=BODY)) == (409, "too_many_prompts")
         await shared(eve)
         match = {"if-match": f'"{prompt.revision}"'}
-        assert (await adam.post(f"/prompts/{prompt.id}", json=BODY, headers=match)).status_code == 200
-        assert (await adam.delete(f"/prompts/{prompt.id}")).status_code == 200
+        changed = await adam.post(f"/prompts/{prompt.id}", json=BODY, headers=match)
+        assert (await adam.delete(f"/prompts/{prompt.id}", headers=etag(changed))).status_code == 200
         await shared(adam)
 
 
 async def test_what_is_unreadable_is_left_out_and_can_be_deleted(serve: Serve) -> None:
-    """A prompt that somebody has put in another's place, or into another tenant, is unreadable there."""
+    """A prompt that somebody has put in another's place, or into another tenant, is unreadable there. A refusal tells
+    its revision, which nobody could read."""
     async with serve() as served, admin(served) as adam, admin(served, "eve", tenant="elsewhere") as eve:
         prompt, redis = await shared(adam), served.gateway.redis
         key = PROMPTS_KEY.format(tenant="demo")
@@ -168,7 +185,10 @@ async def test_what_is_unreadable_is_left_out_and_can_be_deleted(serve: Serve) -
         assert (await listed(adam)).data == [prompt]
         for other in ("prompt_2", "prompt_3"):
             assert code(await adam.get(f"/prompts/{other}")) == (404, "prompt_not_found")
-            assert (await adam.delete(f"/prompts/{other}")).status_code == 200
+            refused = await adam.delete(f"/prompts/{other}", headers={"if-match": '"1"'})
+            told = re.search(r'its ETag is ("\d+")', refused.json()["error"]["message"])
+            assert code(refused) == (412, "revision_mismatch") and told is not None
+            assert (await adam.delete(f"/prompts/{other}", headers={"if-match": told[1]})).status_code == 200
         assert await redis.hlen(key) == 1  # type: ignore[misc]
 
 
@@ -181,7 +201,8 @@ async def test_nothing_is_changed_that_cannot_be_written_into_the_audit_log(
     async with serve() as served, admin(served) as adam:
         prompt = await shared(adam)
         monkeypatch.setattr(served.gateway.directory, "apply", away)
-        assert code(await adam.delete(f"/prompts/{prompt.id}")) == (503, "unavailable")
+        match = {"if-match": f'"{prompt.revision}"'}
+        assert code(await adam.delete(f"/prompts/{prompt.id}", headers=match)) == (503, "unavailable")
         assert code(await adam.post("/prompts", json=BODY)) == (503, "unavailable")
         assert (await listed(adam)).data == [prompt]
 

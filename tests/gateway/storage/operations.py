@@ -109,7 +109,8 @@ async def _prompts(one: Served, other: Served) -> None:
         read = await adam.get(f"{there}/{made}")
         changed = await adam.post(f"{there}/{made}", json=prompt, headers={"if-match": read.headers["etag"]})
         assert (await adam.get(here)).json()["data"] == [changed.json()]
-        assert (await adam.delete(f"{here}/{made}")).status_code == 200
+        gone = await adam.delete(f"{here}/{made}", headers={"if-match": changed.headers["etag"]})
+        assert gone.status_code == 200
     comment = Comment("resp_1", time.time_ns() // 1_000_000, "up", None, "Right.")
     await one.gateway.comments.write("demo", comment)
     assert await other.gateway.comments.of_tenant("demo") == [comment]

@@ -116,10 +116,10 @@ export class PromptsDialog {
   }
 
   /** @param {Prompt} prompt */
-  #removeShared({ id = "", name }) {
+  #removeShared(prompt) {
     const told = el("p", {}, t("Nobody of your organisation will have this prompt any more."));
-    this.#form(name, [told], t("Delete"), async () => {
-      await this.shared.remove(id);
+    this.#form(prompt.name, [told], t("Delete"), async () => {
+      await this.shared.remove(prompt);
       return true;
     });
   }
@@ -188,7 +188,7 @@ export class PromptsDialog {
   async #save(given, before, shared) {
     if (shared) await this.shared.save({ ...given, id: before.id, revision: before.revision });
     else await this.prompts.save(given);
-    if (before.id !== undefined && !shared) await this.shared.remove(before.id);
+    if (before.id !== undefined && !shared) await this.shared.remove(before);
     if (before.id === undefined && before.name && (shared || before.name !== given.name)) {
       await this.prompts.remove(before.name);
     }

@@ -43,9 +43,13 @@ export class SharedPrompts {
     await request(pathOf(id), { ...asked, headers });
   }
 
-  /** @param {string} id @throws {import("./api.js").ApiFailure} */
-  async remove(id) {
-    await request(pathOf(id), { method: "DELETE", headers: authorization(this.key()) });
+  /**
+   * @param {import("./prompts.js").Prompt} prompt is deleted, if it is as it was read
+   * @throws {import("./api.js").ApiFailure}
+   */
+  async remove({ id, revision }) {
+    const headers = { ...authorization(this.key()), "if-match": `"${revision}"` };
+    await request(pathOf(id), { method: "DELETE", headers });
   }
 }
 
