@@ -155,7 +155,7 @@ class Tiers:
         choice = self.choice(
             self.outlook(seen, complexity, prediction, lot=lot, costs=self._expect(prepared, before)),
             quality=request.quality,
-            delays=_delays(prepared.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
+            delays=_delays(_askable(prepared)) if self._router.queue_price else (0.0, 0.0, 0.0),
             offered=tuple(tier for tier in TIERS if tier in coming or tier in {pool.tier for pool in prepared.pools}),
             floor=before.tier if before else None,
         )
@@ -260,11 +260,13 @@ class Tiers:
 
     def _expect(self, prepared: Prepared, before: Used | None) -> Three | None:
         """Return what a turn is expected to cost. Args: before: how its conversation was answered last."""
-        lengths: dict[str, int] = {pool.tier: len(prepared.prompts.get(pool.name, ())) for pool in prepared.pools}
+        lengths: dict[str, int] = {}
+        for pool in _askable(prepared):
+            lengths[pool.tier] = max(lengths.get(pool.tier, 0), len(prepared.prompts[pool.name]))
         longest = max(lengths.values(), default=0)
         held = {before.tier: float(before.tokens)} if before else {}
         small, medium, large = (held.get(tier, 0.0) for tier in TIERS)
-        inputs = [lengths.get(tier) or longest for tier in TIERS]
+        inputs = [lengths.get(tier, longest) for tier in TIERS]
         return self.expect(inputs, cached=(small, medium, large), limit=prepared.turn.request.max_output_tokens)
 
     def _notice(self, turn: Turn) -> None:
@@ -318,12 +320,18 @@ def _logged(answered: Answered, assessment: Assessment, choice: TierChoice, mode
     )
 
 
-def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
+def _askable(prepared: Prepared) -> list[Pool]:
+    """Return the pools that can be asked what a request asks for."""
+    return [pool for pool in prepared.pools if pool.name in prepared.prompts]
+
+
+def _delays(pools: Sequence[Pool]) -> Three:
     """Return the thousands of tokens that wait at the least busy engine of each tier."""
-    waiting: dict[str, float] = {
-        pool.tier: min((engine.load for engine in pool.routable if engine.client.connected), default=0) / 1000
-        for pool in pools
-    }
+    waiting: dict[str, float] = {}
+    for pool in pools:
+        for engine in pool.routable:
+            if engine.client.connected:
+                waiting[pool.tier] = min(waiting.get(pool.tier, math.inf), engine.load / 1000)
     small, medium, large = (waiting.get(tier, 0.0) for tier in TIERS)
     return small, medium, large
 

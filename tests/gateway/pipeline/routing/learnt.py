@@ -6,15 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from router.success import shipped, write
+from router.success import SuccessModel, shipped, write
 from router.tier import TIERS
 
 TINY = tuple(f"tiny-{tier}" for tier in TIERS)
 
 
-def learnt_from(folder: Path, models: tuple[str, ...] = TINY) -> str:
-    """Write a model as if it was learnt from these models; return its path."""
-    model, path = shipped(), folder / "learnt.safetensors"
+def learnt_from(folder: Path, models: tuple[str, ...] = TINY, *, like: SuccessModel | None = None) -> str:
+    """Write a model as if it was learnt from these models; return its path. `like`: what it holds."""
+    model, path = like or shipped(), folder / "learnt.safetensors"
     arrays = {name: array.astype(model.types[name]) for name, array in model.arrays.items()}
     path.write_bytes(write(arrays, msgspec.structs.replace(model.metadata, models=models)))
     return str(path)

@@ -9,10 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.config.settings import PoolSettings
+from gateway.config.settings import PoolSettings, RouterSettings
+from gateway.pipeline.routing.calibration import RELEASED, read_model
+from gateway.pipeline.routing.decisions import read
 from gateway.pipeline.routing.judge import ACCOUNT
 from gateway.protocol.requests import Sampling
 from tests.gateway.conftest import EngineThread, Serve
+from tests.gateway.pipeline.routing.learnt import learnt_from
 from tests.gateway.pipeline.routing.test_judge import Voices, billed, counted, judged, judging
 from tests.gateway.pipeline.routing.test_judge import voices as voices
 from tests.gateway.pipeline.routing.test_shadows import NO_CACHE, compared, make_route
@@ -63,6 +66,27 @@ async def test_what_it_cannot_be_asked_is_an_error_of_the_copy_only(serve: Serve
         found = await compared(served, route)
         assert (found.copies, found.compared, found.errors, found.stable_errors) == (1, 0, 1, 0)
         await served.settle()
+
+
+async def test_stand_ins_that_cannot_be_asked_change_nothing_of_what_answers_are_expected_to_cost(
+    serve: Serve, engine: EngineThread, model: Path, tmp_path: Path
+) -> None:
+    own = [
+        PoolSettings(tier="small", name="tiny-small", model=str(model), engines=[engine.address]),
+        PoolSettings(tier="large", name="tiny-large", model=str(model), engines=[engine.address]),
+    ]
+    router = RouterSettings(model=learnt_from(tmp_path, like=read_model(str(RELEASED))))
+    async with of_message_double(Ollama, engine.address, model) as server:
+        others = [pool_of(tier, server) for tier in ("small", "large")]
+        stand_ins = [msgspec.structs.replace(pool, name=f"other-{pool.tier}", weight=0) for pool in others]
+        for pools in (own, [*own, *stand_ins]):
+            async with serve(pools=pools, router=router, cache=NO_CACHE) as served:
+                await run(served, request("Is 91 a prime number?", sampling=Sampling(stop_token_ids=(5,))))
+                await served.gateway.decisions.flush()
+                logged = await read(served.gateway.redis, "demo", 10)
+                await served.settle()
+    beside, alone = (decision.choice.outlook.costs for decision in logged)
+    assert alone is not None and beside == alone
 
 
 async def test_a_judge_compares_answers_of_servers_that_take_messages(

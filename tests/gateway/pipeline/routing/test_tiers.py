@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from gateway.config.settings import EmbedderSettings, PoolSettings, RouterSettings, Settings
 from gateway.pipeline.routing.calibration import read_model
 from gateway.pipeline.routing.explaining import explain
-from gateway.pipeline.routing.tiers import TierMemory, Tiers
+from gateway.pipeline.routing.tiers import TierMemory, Tiers, _delays
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import Routed
@@ -205,6 +206,16 @@ def test_predictions_and_prices_are_those_of_the_configured_model(tmp_path: Path
     assert new.probabilities[2] == pytest.approx(old.probabilities[2], abs=0.01)
     assert after.price(50) != before.price(50)
     assert after.policy.model != before.policy.model
+
+
+def test_what_waits_at_a_tier_is_what_waits_at_the_least_busy_engine_of_all_of_its_pools() -> None:
+    def pool(tier: str, *loads: int, connected: bool = True) -> Any:
+        engines = [SimpleNamespace(load=load, client=SimpleNamespace(connected=connected)) for load in loads]
+        return SimpleNamespace(tier=tier, routable=engines)
+
+    gone = pool("small", 0, connected=False)
+    pools = [pool("small", 5000, 2000), gone, pool("small", 9000), pool("large", 1000), pool("large")]
+    assert _delays(pools) == (2.0, 0.0, 1.0)
 
 
 def test_an_explanation_draws_no_tier() -> None:
