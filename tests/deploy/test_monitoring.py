@@ -101,8 +101,8 @@ def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
         "roundhouse_directory_unconfirmed_changes",
         "roundhouse_engine_lent_blocks",
         "roundhouse_engine_preemptions",
-        "roundhouse_engine_waiting_tokens", "roundhouse_lingering_answers",
-            "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
+        "roundhouse_engine_waiting_tokens",
+        "roundhouse_pool_wanted_turns", "roundhouse_prefix_index_blocks",
         "roundhouse_websocket_closed",
     }  # fmt: skip
     shown = "".join(dashboard.read_text("utf-8") for dashboard in DASHBOARDS)
@@ -123,9 +123,11 @@ def test_a_panel_asks_how_fast_a_counter_grows_and_no_gauge() -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.stem)
-def test_panels_do_not_overlap(dashboard: Path) -> None:
+def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Path) -> None:
     cells: set[tuple[int, int]] = set()
-    for panel in json.loads(dashboard.read_text("utf-8"))["panels"]:
+    panels = json.loads(dashboard.read_text("utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
         at: dict[str, Any] = panel["gridPos"]
         own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not own & cells, panel["title"]
