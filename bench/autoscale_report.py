@@ -164,12 +164,14 @@ def plot(result: AutoscaleResult, path: Path) -> None:
     """Plot misses over paid replicas for each rule, and work and replicas over time."""
     loads = list(dict.fromkeys(row.load for row in result.rows))
     load = next((name for name in loads if name.endswith("on GPUs")), loads[0])
+    rules = list(dict.fromkeys(row.rule for row in result.rows))
     with picture(path, columns=2, figsize=(12, 4.5)) as axes:
         for rule, start in dict.fromkeys((row.rule, row.start_seconds) for row in result.rows if row.load == load):
             rows = [row for row in result.rows if (row.load, row.rule, row.start_seconds) == (load, rule, start)]
             points = sorted((row.ratio, math.exp(_misses(row.attained))) for row in rows)
             label = f"{rule}, start {start:.0f} s"
-            axes[0].plot(*zip(*points, strict=True), "-" if start > 60 else "--", marker="o", label=label)
+            line, colour = "-" if start > 60 else "--", f"C{rules.index(rule)}"
+            axes[0].plot(*zip(*points, strict=True), line, color=colour, marker="o", label=label)
         axes[0].set(title=load, xlabel="paid replicas / mean work", ylabel="TTFT above 2 s", xscale="log", yscale="log")
         days = result.days[load]
         hours = [hour for hour, _, _ in days]
