@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from gateway.config.pools import PoolSettings
+from gateway.config.pools import LOADING_DIALECTS, PoolSettings
 from gateway.config.redis import without_secrets
 from gateway.config.windows import PoolWindow
 from gateway.records.section import SettingsError
@@ -45,16 +45,16 @@ def _check_engines(pool: PoolSettings) -> None:
                 "not announce themselves: name their addresses in engines, and leave out registered"
             )
         _ = pool.api_key  # refused now rather than at the first request
-    if pool.adapter_folder is not None and (pool.dialect == "roundhouse" or pool.takes_messages):
+    if pool.adapter_folder is not None and pool.dialect not in LOADING_DIALECTS:
         raise SettingsError(f"pools: adapter_folder of the {pool.tier} pool needs another dialect")
     if pool.takes_messages and pool.sha256 is not None:
         raise SettingsError(f"pools: sha256 of the {pool.tier} pool: its servers have its checkpoint; leave it out")
-    if pool.takes_messages != (pool.context is not None):
+    if pool.tells_context == (pool.context is not None):
         raise SettingsError(
-            f"pools: context of the {pool.tier} pool: say how many tokens its model takes, which {pool.dialect} "
+            f"pools: context of the {pool.tier} pool: its model says how many tokens it takes; leave it out"
+            if pool.tells_context
+            else f"pools: context of the {pool.tier} pool: say how many tokens its model takes, which {pool.dialect} "
             "servers do not tell"
-            if pool.takes_messages
-            else f"pools: context of the {pool.tier} pool: its model says how many tokens it takes; leave it out"
         )
     for address in pool.engines:
         if not _is_address(address, schemes):

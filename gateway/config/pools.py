@@ -17,10 +17,23 @@ from scale.signals import PoolBounds
 
 Tier = Literal["small", "medium", "large"]
 DialectName = Literal[
-    "roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "openai", "ollama", "tgi", "anthropic"
+    "roundhouse",
+    "llama.cpp",
+    "llama.cpp-llguidance",
+    "vllm",
+    "sglang",
+    "tensorrt-llm",
+    "openai",
+    "ollama",
+    "tgi",
+    "anthropic",
 ]
 MESSAGE_DIALECTS: frozenset[DialectName] = frozenset({"openai", "ollama", "tgi", "anthropic"})
 """Dialects of servers that answer conversations; the others continue token ids."""
+LOADING_DIALECTS: frozenset[DialectName] = frozenset({"vllm", "sglang"})
+"""Dialects of servers that load adapters while they run."""
+UNTOLD_CONTEXT: frozenset[DialectName] = MESSAGE_DIALECTS | {"tensorrt-llm"}
+"""Dialects of servers that do not tell how many tokens a request may have."""
 Quantization = Literal["off", "int8", "w8a16", "int4"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
@@ -74,8 +87,8 @@ class PoolSettings(Section, frozen=True):
     context: Annotated[
         Positive | None,
         Meta(
-            description="Most tokens of a conversation and its answer, for servers that take messages: they do not "
-            "tell."
+            description="Most tokens of a conversation and its answer, for servers that do not tell: those that take "
+            "messages, and TensorRT-LLM's."
         ),
     ] = None
     api_key_file: Annotated[
@@ -279,6 +292,11 @@ class PoolSettings(Section, frozen=True):
     def takes_messages(self) -> bool:
         """Whether its servers answer conversations, so that its model is nowhere here."""
         return self.dialect in MESSAGE_DIALECTS
+
+    @property
+    def tells_context(self) -> bool:
+        """Whether its servers tell how many tokens a request may have."""
+        return self.dialect not in UNTOLD_CONTEXT
 
     @property
     def scaled(self) -> bool:

@@ -24,7 +24,7 @@ def model_info(found: ServerDescription, dialect: TokenDialect, text: TextProces
     return ModelInfo(
         name=found.model,
         revision=hashlib.blake2b(identity.encode(), digest_size=16).hexdigest(),
-        context=found.context,
+        context=found.context if dialect.context is None else dialect.context,
         vocabulary=text.vocabulary,
         eos_token_ids=text.eos_token_ids,
         block_size=BLOCK_SIZE,
@@ -71,6 +71,8 @@ def request_body(request: Generate, dialect: TokenDialect, model: ModelInfo) -> 
     if dialect.salt is not None and request.salt:
         body[dialect.salt] = request.salt.hex()
     if sampling.logprobs is not None:
+        if dialect.most_logprobs is not None and sampling.logprobs > dialect.most_logprobs:
+            raise _too_many_logprobs(dialect.name, dialect.most_logprobs)
         body |= dialect.logprobs(sampling.logprobs)
     return body | (inner if dialect.within is None else {dialect.within: inner})
 
@@ -94,6 +96,11 @@ def _named(name: str, dialect: TokenDialect) -> str:
     if name not in dialect.sampling:
         raise _lacking(name, dialect)
     return dialect.sampling[name].name
+
+
+def _too_many_logprobs(dialect: str, most: int) -> RequestInvalid:
+    message = f"logprobs: servers of the dialect {dialect} tell those of {most} tokens beside the chosen one at most"
+    return RequestInvalid(message, started=False, field="logprobs")
 
 
 def _lacking(name: str, dialect: TokenDialect) -> RequestInvalid:

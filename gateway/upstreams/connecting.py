@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from engine.client.engine_client import EngineClient
 from engine.client.upstream import Upstream
 from engine.text.processor import TextProcessor
@@ -37,10 +39,12 @@ def connector(pool: PoolSettings, tls: EngineTlsSettings, text: Callable[[], Tex
     def access(name: str | None) -> ServerAccess:
         return ServerAccess(lambda: pool.api_key, files, name)
 
-    if pool.context is not None:
+    if pool.takes_messages:
+        assert pool.context is not None  # the configuration is checked for it
         of_messages = partial(MessageUpstream, model=pool.model, context=pool.context, on_fault=on_fault)
         spoken = MESSAGE_DIALECTS[pool.dialect]
         return lambda address, name: of_messages(address, spoken, access=access(name))
-    adapters, dialect = AdapterAccess(pool.adapter_folder, pool.max_adapters), TOKEN_DIALECTS[pool.dialect]
+    dialect = msgspec.structs.replace(TOKEN_DIALECTS[pool.dialect], context=pool.context)
+    adapters = AdapterAccess(pool.adapter_folder, pool.max_adapters)
     make = partial(HttpUpstream, dialect=dialect, text=text(), adapters=adapters, on_fault=on_fault)
     return lambda address, name: make(address, access=access(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
@@ -69,7 +70,7 @@ class ServerDescription(Struct, frozen=True):
     model: str
     """Name under which it serves its model."""
     context: int
-    """Most tokens of prompt and output together."""
+    """Most tokens of prompt and output together; 0 if it does not say."""
     identity: str
     """Text that changes with the model, as far as the server tells."""
     cache_tokens: int = 0
@@ -145,14 +146,25 @@ class TokenDialect(ServerDialect, frozen=True, kw_only=True):
     """Name of the object that holds sampling parameters and grammars; None: the request itself."""
     logprobs: Callable[[int], Mapping[str, Any]]
     """Fields that ask for the log-probabilities of so many tokens beside the chosen one."""
+    most_logprobs: int | None = None
+    """Most of those tokens; None: as many as a request may ask for."""
     grammars: Mapping[GrammarKind, Callable[[str], Mapping[str, Any]]]
     """Fields that ask for an answer in a grammar, given its source; kinds that are not here are refused."""
     salt: str | None = None
     """Name of the field whose value keeps prefixes apart; None: all tenants share the server's prefix cache."""
     event: type[AnswerEvent]
+    context: int | None = None
+    """Most tokens of prompt and output together, as a pool's configuration has it whose servers do not tell."""
 
 
 def any_of(choices: str) -> list[str]:
     """Return the texts of a grammar of choices."""
     found: list[str] = json.loads(choices)
     return found
+
+
+def expression_of(choices: str) -> str:
+    """Return a regular expression that matches the texts of a grammar of choices."""
+    # Not Python's escape, which also escapes what some regular expressions do not know escaped.
+    escaped = (re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in any_of(choices))
+    return "|".join(f"({each})" for each in escaped)

@@ -6,9 +6,8 @@ the number of tokens in the event tells which.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -20,7 +19,7 @@ from gateway.upstreams.dialect import (
     TokenDialect,
     TokenId,
     UpstreamError,
-    any_of,
+    expression_of,
 )
 from gateway.upstreams.vllm import SAMPLING, describe_models, listed_adapters
 
@@ -74,12 +73,6 @@ def _logprobs(meta: _Meta) -> Sequence[TokenIdLogprob]:
     ]
 
 
-def _choices(source: str) -> dict[str, Any]:
-    # Not Python's escape, which also escapes what some regular expressions do not know escaped.
-    escaped = (re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in any_of(source))
-    return {"regex": "|".join(f"({each})" for each in escaped)}
-
-
 SGLANG: Final = TokenDialect(
     name="sglang",
     generate="/generate",
@@ -107,7 +100,7 @@ SGLANG: Final = TokenDialect(
         "json_schema": lambda source: {"json_schema": source},
         "json_object": lambda _: {"json_schema": '{"type": "object"}'},
         "regex": lambda source: {"regex": source},
-        "choice": _choices,
+        "choice": lambda source: {"regex": expression_of(source)},
     },
     salt="extra_key",
     event=SglangEvent,

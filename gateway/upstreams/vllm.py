@@ -32,9 +32,14 @@ class _Logprobs(Struct):
     top_logprobs: list[dict[str, float] | None]
 
 
-class _Choice(Struct):
+class CompletionChoice(Struct):
+    """An answer in an event of `/v1/completions`."""
+
     token_ids: list[TokenId] | None = None
     finish_reason: str | None = None
+
+
+class _Choice(CompletionChoice):
     logprobs: _Logprobs | None = None
 
 
@@ -46,24 +51,33 @@ class _Usage(Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class VllmEvent(Struct):
-    """An event of `/v1/completions`; the last one has `usage`, and no choices."""
+class CompletionEvent(Struct):
+    """An event of `/v1/completions`, but for its choices; the last one has `usage`, and no choices."""
 
-    choices: list[_Choice] = []
     usage: _Usage | None = None
     error: UpstreamError | None = None
 
-    def chunk(self) -> AnswerChunk:
-        """See `AnswerEvent`."""
+    def chunk_of(self, choice: CompletionChoice, logprobs: Sequence[TokenIdLogprob]) -> AnswerChunk:
+        """Return what it says. Args: choice: the first one, if any."""
         details = self.usage.prompt_tokens_details if self.usage else None
-        choice = self.choices[0] if self.choices else _Choice()
         return AnswerChunk(
             tokens=choice.token_ids or (),
-            logprobs=_logprobs(choice.logprobs) if choice.logprobs else (),
+            logprobs=logprobs,
             finish=None if choice.finish_reason is None else _FINISH.get(choice.finish_reason, "error"),
             cached=details.cached_tokens if details else None,
             error=self.error,
         )
+
+
+class VllmEvent(CompletionEvent):
+    """An event of vLLM's `/v1/completions`."""
+
+    choices: list[_Choice] = []
+
+    def chunk(self) -> AnswerChunk:
+        """See `AnswerEvent`."""
+        choice = self.choices[0] if self.choices else _Choice()
+        return self.chunk_of(choice, _logprobs(choice.logprobs) if choice.logprobs else ())
 
 
 def _logprobs(found: _Logprobs) -> Sequence[TokenIdLogprob]:
@@ -85,13 +99,15 @@ class _Model(Struct):
     parent: str | None = None
 
 
-class _Models(Struct):
+class ServedModels(Struct):
+    """The page `/v1/models`."""
+
     data: Annotated[list[_Model], Meta(min_length=1)]
 
 
 def describe_models(models: bytes) -> ServerDescription:
     """Read `/v1/models`: the first one is the base model, adapters follow."""
-    model = msgspec.json.decode(models, type=_Models).data[0]
+    model = msgspec.json.decode(models, type=ServedModels).data[0]
     if model.max_model_len is None:
         raise ValueError("it does not say how long its model's context is")
     return ServerDescription(model.id, model.max_model_len, json.dumps([model.id, model.root]))
@@ -99,7 +115,7 @@ def describe_models(models: bytes) -> ServerDescription:
 
 def listed_adapters(models: bytes) -> dict[str, str]:
     """Read `/v1/models`: requests call adapters by their names."""
-    return {each.id: each.id for each in msgspec.json.decode(models, type=_Models).data if each.parent is not None}
+    return {each.id: each.id for each in msgspec.json.decode(models, type=ServedModels).data if each.parent is not None}
 
 
 def _structured(kind: str, value: Any) -> dict[str, Any]:
@@ -110,7 +126,7 @@ def _biases(biases: dict[int, float]) -> dict[str, float]:
     return {str(token): bias for token, bias in biases.items()}
 
 
-# Every parameter is sent, because the server takes those that are missing from the model's generation_config.json.
+# Every parameter is sent, because these servers take those that are missing from the model's generation_config.json.
 SAMPLING: Final = {
     "temperature": Parameter("temperature"),
     "top_k": Parameter("top_k", lambda count: count or -1),
@@ -122,7 +138,7 @@ SAMPLING: Final = {
     "logit_bias": Parameter("logit_bias", _biases),
     "ignore_eos": Parameter("ignore_eos"),
 }
-"""Parameters that vLLM and SGLang call the same."""
+"""Parameters that vLLM, SGLang and TensorRT-LLM call the same."""
 
 VLLM: Final = TokenDialect(
     name="vllm",

@@ -225,7 +225,12 @@ def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
         (POOL + 'api_key_file = "key"\n', "api_key_file of the small pool needs another dialect"),
         (POOL + 'dialect = "openai"\nengines = ["http://h:1"]\n', "context of the small pool: say how many tokens"),
         (POOL + 'dialect = "vllm"\nengines = ["http://h:1"]\ncontext = 9\n', "context of the small pool: its model"),
+        (POOL + 'dialect = "tensorrt-llm"\nengines = ["http://h:1"]\n', "context of the small pool: say how many"),
         (MESSAGES + 'adapter_folder = "/a"\n', "adapter_folder of the small pool needs another dialect"),
+        (
+            POOL + 'dialect = "llama.cpp"\nengines = ["http://h:1"]\nadapter_folder = "/a"\n',
+            "adapter_folder of the small pool needs another dialect",
+        ),
         (MESSAGES + f'sha256 = "{"0" * 64}"\n', "sha256 of the small pool: its servers have its checkpoint"),
         (MESSAGES + '[judge]\npool = "a"\n', "judge.pool: a takes messages only"),
         (POOL + 'dialect = "vllm"\nengines = ["http://h:1"]\napi_key_file = "/no"\n', "api_key_file: /no cannot be"),

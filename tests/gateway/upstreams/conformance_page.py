@@ -15,8 +15,8 @@ Each cell is a test of `tests/gateway/upstreams/test_conformance.py`, from which
 *refused*: such a request gets an error that names the field, and the test asks for that; *no*: the server lacks what no
 request asks for. Roundhouse and llama.cpp are the real servers, llama.cpp's from the package xllamacpp; it also speaks
 OpenAI's and Anthropic's APIs, at `/v1/chat/completions` and `/v1/messages`. The others are doubles, which speak the
-servers' HTTP protocols as their sources have it, and answer with an engine of ours: `doubles.py` and
-`message_doubles.py` beside the suite say which sources.
+servers' HTTP protocols as their sources have it, and answer with an engine of ours: `doubles.py`, `nvidia_doubles.py`
+and `message_doubles.py` beside the suite say which sources.
 """
 _COLUMNS = {
     "roundhouse": "Roundhouse",
@@ -24,6 +24,7 @@ _COLUMNS = {
     "llama.cpp-llguidance": "llama.cpp with llguidance",
     "vllm": "vLLM (double)",
     "sglang": "SGLang (double)",
+    "tensorrt-llm": "TensorRT-LLM (double)",
     "openai": "OpenAI's API (llama.cpp)",
     "anthropic": "Anthropic's API (llama.cpp)",
     "ollama": "Ollama (double)",

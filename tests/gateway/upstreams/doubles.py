@@ -114,7 +114,7 @@ class Unloading(Struct, forbid_unknown_fields=True):
 
 
 class Double:
-    """What both doubles share: an engine, and how many requests run."""
+    """What the doubles share: an engine, and how many requests run."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -168,6 +168,10 @@ class Double:
         """Answer a command, or refuse a request."""
         return JSONResponse({"error": {"message": message, "code": status}} if message else "done", status)
 
+    def refuse(self, message: str) -> Response:
+        """Refuse a request."""
+        return JSONResponse({"error": {"message": message, "code": 400}}, 400)
+
     async def stream(
         self,
         prompt: list[int],
@@ -180,7 +184,7 @@ class Double:
         try:
             await generation.accepted()
         except RequestInvalid as error:
-            return JSONResponse({"error": {"message": str(error), "code": 400}}, 400)
+            return self.refuse(str(error))
 
         async def events() -> AsyncIterator[str]:
             self.running += 1
@@ -197,6 +201,8 @@ class Double:
 
 class Vllm(Double):
     """vLLM's completions."""
+
+    dialect = "vllm"
 
     @property
     def app(self) -> Starlette:
@@ -263,6 +269,7 @@ class Vllm(Double):
 class Sglang(Double):
     """SGLang's generation, whose events hold all tokens so far."""
 
+    dialect = "sglang"
     incremental = False
     """Whether they hold new tokens only, as with `--incremental-streaming-output`."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 
 from bench.xllamacpp_server import CONTEXT
 from engine.client.answer_stream import AnswerStream
@@ -23,17 +24,19 @@ from engine.client.engine_client import EngineClient
 from engine.client.upstream import Upstream
 from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
+from gateway.config.pools import UNTOLD_CONTEXT
 from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
 from tests.gateway.upstreams.message_doubles import MODEL, Ollama, Tgi
+from tests.gateway.upstreams.nvidia_doubles import TensorrtLlm
 from tests.ports import free_port
 
 OF_MESSAGES = ("openai", "anthropic", "ollama", "tgi")
 """Servers that answer conversations; the others continue token ids."""
-SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", *OF_MESSAGES)
+SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "tensorrt-llm", *OF_MESSAGES)
 SILENCE = 30.0
 """Seconds after which a silent server counts as dead, on a machine that may be busy."""
 
@@ -52,7 +55,7 @@ class Subject:
     model: str = ""
     """Name of the model at a server that answers conversations."""
     context: int = CONTEXT
-    """Tokens that such a model takes."""
+    """Tokens that a model takes whose server does not tell."""
 
     @property
     def takes_messages(self) -> bool:
@@ -89,7 +92,10 @@ class Subject:
         if self.takes_messages:
             dialect = MESSAGE_DIALECTS[self.name]
             return MessageUpstream(address, dialect, self.model, self.context, access, silence=silence)
-        return HttpUpstream(address, TOKEN_DIALECTS[self.name], self.text, access, silence=silence)
+        dialect = TOKEN_DIALECTS[self.name]
+        if self.name in UNTOLD_CONTEXT:
+            dialect = msgspec.structs.replace(dialect, context=self.context)
+        return HttpUpstream(address, dialect, self.text, access, silence=silence)
 
     @contextlib.asynccontextmanager
     async def connected(self, address: str | None = None, silence: float = SILENCE) -> AsyncIterator[Upstream]:
@@ -162,14 +168,16 @@ async def of_message_double(kind: type[Ollama] | type[Tgi], engine: str, model: 
 
 
 @contextlib.asynccontextmanager
-async def of_double(kind: type[Vllm] | type[Sglang], engine: str, model: Path) -> AsyncIterator[Subject]:
+async def of_double(
+    kind: type[Vllm] | type[Sglang] | type[TensorrtLlm], engine: str, model: Path
+) -> AsyncIterator[Subject]:
     async with EngineClient(engine) as client:
         await client.wait_connected()
-        double = kind(client)
+        assert client.info is not None
+        double, context = kind(client), client.info.context
 
         async def running() -> int:
             return double.running
 
         async with listening(double.app) as address:
-            name = "vllm" if kind is Vllm else "sglang"
-            yield Subject(name, address, processor(model), running, long=3000)
+            yield Subject(kind.dialect, address, processor(model), running, long=3000, context=context)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.client.generation import RequestInvalid
 from engine.wire import Generate, Grammar, ModelInfo, SamplingParams
-from gateway.config.pools import DialectName
+from gateway.config.pools import LOADING_DIALECTS, DialectName
 from gateway.upstreams.body import request_body
 from gateway.upstreams.dialect import TokenDialect
 from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
@@ -25,6 +25,7 @@ def body(dialect: TokenDialect, sampling: SamplingParams | None = None, **fields
 
 def test_the_configuration_names_the_dialects_there_are() -> None:
     assert set(get_args(DialectName)) == {"roundhouse", *TOKEN_DIALECTS, *MESSAGE_DIALECTS}
+    assert {name for name, each in TOKEN_DIALECTS.items() if each.adapters and each.adapters.load} == LOADING_DIALECTS
 
 
 @pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
@@ -103,6 +104,14 @@ def test_grammars_that_a_server_cannot_follow_are_refused() -> None:
     built = TOKEN_DIALECTS["llama.cpp-llguidance"]
     assert body(built, grammar=lark)["grammar"] == '%llguidance {}\nstart: "a"'
     assert body(built, grammar=regex)["grammar"] == "%llguidance {}\nstart: /a\\/b/"
+
+
+def test_a_server_that_tells_too_few_log_probabilities_is_asked_for_no_more() -> None:
+    trtllm = TOKEN_DIALECTS["tensorrt-llm"]
+    assert body(trtllm, SamplingParams(max_tokens=20, logprobs=0))["logprobs"] == 1  # with 0 there would be none
+    with pytest.raises(RequestInvalid, match="those of 0 tokens beside the chosen one") as refused:
+        body(trtllm, SamplingParams(max_tokens=20, logprobs=1))
+    assert refused.value.field == "logprobs"
 
 
 def test_the_rest_of_an_answer_has_the_rest_of_its_limits() -> None:

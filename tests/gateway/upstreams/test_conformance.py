@@ -40,6 +40,7 @@ from tests.gateway.upstreams.conformance import (
 from tests.gateway.upstreams.doubles import Sglang, Vllm
 from tests.gateway.upstreams.faulty_proxy import RETRY_AFTER, FaultyProxy
 from tests.gateway.upstreams.message_doubles import Ollama, Tgi
+from tests.gateway.upstreams.nvidia_doubles import TensorrtLlm
 from tests.gateway.upstreams.subjects import OF_MESSAGES, SUBJECTS, Subject
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +64,8 @@ async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: P
                 found = subjects.of_double(Vllm, engine.address, model)
             case "sglang":
                 found = subjects.of_double(Sglang, engine.address, model)
+            case "tensorrt-llm":
+                found = subjects.of_double(TensorrtLlm, engine.address, model)
             case "ollama":
                 found = subjects.of_message_double(Ollama, engine.address, model)
             case "tgi":
@@ -148,7 +151,7 @@ async def test_cancelling_frees_its_place(subject: Subject, client: Upstream) ->
     await client.idle()
 
 
-@feature("Log-probabilities, with the likeliest other tokens", refused=("anthropic",))
+@feature("Log-probabilities, with the likeliest other tokens", refused=("tensorrt-llm", "anthropic"))
 async def test_log_probabilities_come_with_their_tokens(subject: Subject, client: Upstream) -> None:
     if subject.name in REFUSED["test_log_probabilities_come_with_their_tokens"]:
         with pytest.raises(RequestInvalid, match="logprobs"):
@@ -245,7 +248,7 @@ async def test_calls_are_read_out_of_the_answer(subject: Subject, client: Upstre
 
 @feature(
     "Calls and strict arguments that are enforced",
-    refused=("llama.cpp", "vllm", "sglang", "anthropic", "ollama", "tgi"),
+    refused=("llama.cpp", "vllm", "sglang", "tensorrt-llm", "anthropic", "ollama", "tgi"),
 )
 async def test_enforced_calls_are_a_grammar(subject: Subject, client: Upstream) -> None:
     if subject.takes_messages:

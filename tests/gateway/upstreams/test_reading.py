@@ -17,6 +17,7 @@ from gateway.upstreams.llama_cpp import LlamaCppEvent
 from gateway.upstreams.pages import UNREADABLE
 from gateway.upstreams.reading import ChunkReader
 from gateway.upstreams.sglang import SglangEvent
+from gateway.upstreams.tensorrt_llm import TensorrtLlmEvent
 from gateway.upstreams.vllm import VllmEvent
 
 EOS = 2
@@ -73,7 +74,7 @@ def test_however_an_answer_is_cut_it_is_the_same(
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), _json).map(msgspec.json.encode))
-@pytest.mark.parametrize("event", [LlamaCppEvent, VllmEvent, SglangEvent])
+@pytest.mark.parametrize("event", [LlamaCppEvent, VllmEvent, SglangEvent, TensorrtLlmEvent])
 def test_whatever_a_server_sends_is_read_or_refused(event: type[AnswerEvent], message: bytes) -> None:
     try:
         chunk = msgspec.json.decode(message, type=event).chunk()
@@ -209,3 +210,26 @@ def test_an_event_of_sglang() -> None:
     )
     error = msgspec.json.decode(aborted, type=SglangEvent).chunk().error
     assert error is not None and (error.status, error.message) == (503, "the queue is full")
+
+
+def test_an_event_of_tensorrt_llm() -> None:
+    event = (
+        b'{"id":"cmpl-1","object":"text_completion","created":1764000000,"model":"m","choices":[{"index":0,"text":"",'
+        b'"token_ids":[264,7],"logprobs":{"text_offset":[0,2],"token_logprobs":[-0.25,-9999.0],"tokens":[" a"," c"],'
+        b'"top_logprobs":[{" a":-0.25},{" c":-9999.0," b":-0.5}]},"finish_reason":"stop","stop_reason":7,'
+        b'"avg_decoded_tokens_per_iter":null}],"usage":null}'
+    )
+    found = msgspec.json.decode(event, type=TensorrtLlmEvent).chunk()
+    assert (found.tokens, found.count, found.finish) == ([264, 7], None, "stop")
+    assert found.logprobs == [TokenIdLogprob(264, -0.25), TokenIdLogprob(7, -9999.0)]
+    usage = (
+        b'{"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":9,"total_tokens":12,"completion_tokens":3,'
+        b'"prompt_tokens_details":{"cached_tokens":8}}}'
+    )
+    assert msgspec.json.decode(usage, type=TensorrtLlmEvent).chunk().cached == 8
+    failed = b'{"error":{"message":"the request has failed","type":"server_error","code":null,"param":null}}'
+    error = msgspec.json.decode(failed, type=TensorrtLlmEvent).chunk().error
+    assert error is not None and (error.status, error.message) == (0, "the request has failed")
+    other = b'{"choices":[{"index":0,"text":"","token_ids":[264],"logprobs":{"token_logprobs":[-0.25,-0.5]}}]}'
+    with pytest.raises(ValueError, match="longer"):
+        msgspec.json.decode(other, type=TensorrtLlmEvent).chunk()
