@@ -110,7 +110,8 @@ async def test_an_import_may_be_repeated_and_changes_nothing_then(old: Redis, re
     await command(other_url, "tenant", "import", "acme.json")
     await command(other_url, "key", "revoke", "key_7")
     async with Redis.from_url(other_url) as redis:
-        await library(redis).delete("acme", PROMPTS[0])
+        first = await library(redis).read("acme", PROMPTS[0])
+        await library(redis).delete("acme", first.id, first.revision)
         limiter = Limiter(redis, Settings())
         spend = Amounts(requests=1, turns=1, spend=100)
         await limiter.settle(await limiter.reserve("acme", "t3", spend, SUBJECTS), spend)

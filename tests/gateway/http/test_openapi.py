@@ -93,7 +93,7 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
         assert (await client.get("/v1/openapi.json")).json() == document()
         key = await key_of(served.gateway, "ann", scopes=SCOPES)
         client.headers |= {"authorization": f"Bearer {key}", "if-none-match": "*"}
-        ids, etag = {"chat_id": "c1"}, ""
+        ids, etags = {"chat_id": "c1"}, dict[str, str]()
         upload = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch"}}
         makes = {
             "create_response": "responses",
@@ -110,12 +110,12 @@ async def test_answers_are_as_described(serve: Serve, monkeypatch: pytest.Monkey
             body: dict[str, Any] = {"json": BODIES.get(operation.name)}
             if operation.name == "create_batch":
                 body["json"] = {**BODIES[operation.name], "input_file_id": ids["files"]}
-            if operation.name == "change_prompt":
-                body["headers"] = {"if-match": etag}
+            if operation.name in ("change_prompt", "delete_prompt"):
+                body["headers"] = {"if-match": etags[path]}
             response = await client.request(
                 operation.method.upper(), path, **(upload if operation.form is not None else body)
             )
-            etag = response.headers.get("etag", "")
+            etags[path] = response.headers.get("etag", "")
             assert response.status_code == (404 if operation.name == "create_embeddings" else operation.status)
             if operation.answer is not None:
                 check(operation, response)
