@@ -87,6 +87,12 @@ def test_failures_limits_and_counts_are_german(german: Visit, server: ScriptedSe
         expect(page.get_by_role("dialog")).to_be_visible()
         assert violations(page) == [], name
         page.keyboard.press("Escape")
+    page.keyboard.press("ControlOrMeta+k")
+    expect(page.get_by_role("dialog", name="Finden").get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("tastenk")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Tastenkürzel")).to_contain_text("Strg Umschalt O")
+    assert violations(page) == []
 
 
 def test_shared_conversations_are_german(german: Visit, server: ScriptedServer, browser: Browser) -> None:
@@ -227,6 +233,14 @@ def test_all_texts_are_in_the_catalogue_and_longer_ones_fit(
             expect(page.get_by_role("dialog")).to_be_visible()
             complete(dialog)
             page.keyboard.press("Escape")
+        page.keyboard.press("ControlOrMeta+k")
+        shortcuts = page.get_by_role("dialog").get_by_role("button", name="Keyboard shortcuts")
+        expect(shortcuts).to_be_visible()
+        complete("what can be found")
+        shortcuts.press("Enter")
+        expect(page.get_by_role("dialog").locator("dl")).to_be_visible()
+        complete("list of keys")
+        page.keyboard.press("Escape")
         if width < 1000:
             page.locator("#sidebar-toggle").click()
         complete("list")

@@ -8,6 +8,7 @@ import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
 import { serverText } from "./failures.js";
 import { History } from "./history.js";
+import { pageKeys } from "./keys.js";
 import { t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
 import { comingLine, exampleQuestions, picker } from "./offered.js";
@@ -183,10 +184,12 @@ const offerExamples = exampleQuestions(byId("examples"), {
     ask(question);
   },
 });
-addEventListener("keydown", (event) => {
-  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : undefined;
-  const writing = event.target instanceof HTMLTextAreaElement && event.target.value !== ""; // they move by words there
-  if (event.altKey && step !== undefined && !writing && chats.walk(step)) event.preventDefault();
+pageKeys({
+  history,
+  memory: remembered(ofBrowser, "question-mark"),
+  onwalk: (step) => chats.walk(step),
+  onnew: () => begin(),
+  onaway: () => say(AWAY),
 });
 addEventListener("offline", () => connection.interrupt());
 addEventListener("online", () => connection.connect());

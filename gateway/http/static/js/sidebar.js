@@ -5,7 +5,7 @@ import { longDate, t } from "./language.js";
 
 const UNDO = 10_000;
 /** Milliseconds after the last key press until a search begins, which may be the server's work. */
-const TYPING = 150;
+export const TYPING = 150;
 
 /**
  * @typedef {import("./history.js").Entry} Entry

@@ -321,6 +321,22 @@ export default {
   "texts that end the answer, one a line, at most {count}": "Texte, die die Antwort beenden, einer je Zeile, höchstens {count}",
   "the same one gives the same answer again": "derselbe ergibt wieder dieselbe Antwort",
 
+  // Keys
+  "A question mark opens this list": "Ein Fragezeichen öffnet diese Liste",
+  "Actions": "Aktionen",
+  "Conversations and actions": "Chats und Aktionen",
+  "Ctrl": "Strg",
+  "Find": "Finden",
+  "Keyboard shortcuts": "Tastenkürzel",
+  "a later version of a turn, while nothing is written": "spätere Fassung eines Beitrags, solange nichts geschrieben ist",
+  "an earlier version of a turn, while nothing is written": "frühere Fassung eines Beitrags, solange nichts geschrieben ist",
+  "begins a new chat": "beginnt einen neuen Chat",
+  "finds a conversation or an action": "findet einen Chat oder eine Aktion",
+  "in the empty field: changes the last question": "im leeren Feld: ändert die letzte Frage",
+  "in the empty field: opens the prompts": "im leeren Feld: öffnet die Prompts",
+  "outside of fields: opens this list": "außerhalb von Feldern: öffnet diese Liste",
+  "stops the answer": "bricht die Antwort ab",
+
   // Sharing
   "30 days": "30 Tage",
   "Address": "Adresse",
