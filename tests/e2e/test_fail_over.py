@@ -35,7 +35,9 @@ _numbers = count()
 class Load:
     """Clients that ask one question after the other until they are stopped. An error of any turn is raised."""
 
-    def __init__(self, running: Installation) -> None:
+    def __init__(self, running: Installation, tokens: int = 12) -> None:
+        """Args: tokens: most tokens of an answer."""
+        self.tokens = tokens
         self.client = openai.AsyncOpenAI(base_url=running.api, api_key=KEY, max_retries=0, timeout=60)
         self.turns = 0
         self.stopping = False
@@ -47,7 +49,7 @@ class Load:
     async def _ask(self) -> None:
         while not self.stopping:
             stream = await self.client.responses.create(
-                model="small", input=f"Question {next(_numbers)}", max_output_tokens=12, stream=True
+                model="small", input=f"Question {next(_numbers)}", max_output_tokens=self.tokens, stream=True
             )
             last = [event async for event in stream][-1]
             assert last.type in ("response.completed", "response.incomplete"), last

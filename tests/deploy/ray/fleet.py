@@ -103,7 +103,7 @@ class Fleet:
 
     async def under_load(self, act: Callable[[], object]) -> int:
         """Do something while clients ask one question after the other; each answer is looked at. Returns how many."""
-        load = Load(self.it.running)
+        load = Load(self.it.running, tokens=400)  # so that some are always in the middle of one
         asking = asyncio.create_task(load.run())
         try:
             await asyncio.sleep(BEFORE)
