@@ -1,4 +1,5 @@
 """The files of the pages: compressed once, under addresses that change with them, so that browsers keep them for good.
+Modules of our own leave their documentation behind.
 
 `/static/<digest>/js/main.js` never changes: the digest is that of all files. Modules import each other by relative
 addresses, so a page that is loaded from one digest stays with it. A gateway that has other files than the one that sent
@@ -33,6 +34,8 @@ _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 _LATER = re.compile(r'\b(?:import|styled)\("(\.[^"]+)"\)')
 """What a module loads when it is needed."""
 _NAMED = re.compile(r'"static/(?:[0-9a-f]{16}/)?([^"]+)"')
+_DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*$", re.MULTILINE | re.DOTALL)
+"""A comment that has its lines for itself."""
 _CATALOGUE = re.compile(r'<html[^>]* data-catalogue="([\w ]+)"')
 _COMPRESSED_FROM = 512
 """Bytes of the smallest file that is compressed."""
@@ -118,7 +121,7 @@ def _read(folder: Path) -> tuple[dict[str, PageFile], dict[str, PageFile], str]:
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
     files = {
-        name: PageFile.of(content, _TYPES[Path(name).suffix])
+        name: PageFile.of(_undocumented(name, content), _TYPES[Path(name).suffix])
         for name, content in contents.items()
         if Path(name).suffix in _TYPES
     }
@@ -132,6 +135,14 @@ def _read(folder: Path) -> tuple[dict[str, PageFile], dict[str, PageFile], str]:
         if name.endswith(".html")
     }
     return files, pages, digest
+
+
+def _undocumented(name: str, content: bytes) -> bytes:
+    """A file without the documentation of our own modules, which browsers do not need and which is a third of their
+    bytes. Lines keep their numbers."""
+    if not name.endswith(".js") or name.startswith("vendor/"):
+        return content
+    return _DOCUMENTATION.sub(lambda found: "\n" * found[0].count("\n"), content.decode()).encode()
 
 
 def _linked(html: str, contents: Mapping[str, bytes], digest: str) -> bytes:

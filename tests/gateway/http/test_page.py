@@ -87,10 +87,10 @@ async def test_files_are_kept_for_good_under_addresses_that_change_with_them() -
 async def test_other_files_are_asked_for_each_time() -> None:
     """By their plain addresses, and by those of another release, and are not sent again unless they have changed."""
     async with client(demo_settings()) as http:
-        for path in ("/static/js/main.js", "/static/0123456789abcdef/js/main.js"):
+        for path in ("/static/css/base.css", "/static/0123456789abcdef/css/base.css"):
             first = await http.get(path)
             again = await http.get(path, headers={"if-none-match": first.headers["etag"]})
-            assert first.text == (page.STATIC / "js" / "main.js").read_text("utf-8")
+            assert first.text == (page.STATIC / "css" / "base.css").read_text("utf-8")
             assert first.headers["cache-control"] == "no-cache"
             assert again.status_code == 304
             assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
@@ -102,7 +102,7 @@ async def test_the_worker_names_its_release_and_all_that_the_page_may_load() -> 
         response = await http.get("/service-worker.js")
         first, script = response.text.split("\n", 1)
         release = json.loads(first.removeprefix("self.RELEASE = ").removesuffix(";"))
-        assert script == (page.STATIC / "js" / "service-worker.js").read_text("utf-8")
+        assert script == (await http.get("/static/js/service-worker.js")).text
         assert response.headers["cache-control"] == "no-cache"
         assert response.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
         assert release["digest"] == page.FILES.digest
@@ -121,13 +121,30 @@ def test_all_files_that_a_page_names_are_there(name: str) -> None:
     assert [file for file in re.findall(r'"static/([^"]+)"', html) if not (page.STATIC / file).is_file()] == []
 
 
+async def test_modules_come_without_their_documentation() -> None:
+    """And with all of their code, in the lines that it has; those of others as they are."""
+    left_out = 0
+    async with client(demo_settings()) as http:
+        for file in sorted(page.STATIC.rglob("*.js")):
+            name = file.relative_to(page.STATIC).as_posix()
+            written = file.read_text("utf-8").split("\n")
+            sent = (await http.get(f"/static/{name}")).text.split("\n")
+            assert len(sent) == len(written)
+            different = [line for line, other in zip(written, sent, strict=True) if line != other]
+            assert [line for line in different if not re.match(r"\s*(/\*\*|\*)", line)] == [], name
+            assert not (different and name.startswith("vendor/"))
+            assert {other for line, other in zip(written, sent, strict=True) if line != other} <= {""}, name
+            left_out += len(different)
+    assert left_out > 1000
+
+
 @pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("br", None), ("", None)])
 async def test_files_are_compressed_for_those_who_take_that(accepted: str, encoding: str | None) -> None:
     async with client(demo_settings()) as http:
-        response = await http.get("/static/js/main.js", headers={"accept-encoding": accepted})
+        response = await http.get("/static/css/base.css", headers={"accept-encoding": accepted})
     assert response.headers.get("content-encoding") == encoding
     assert response.headers["vary"] == "accept-encoding"
-    assert response.text == (page.STATIC / "js" / "main.js").read_text("utf-8")
+    assert response.text == (page.STATIC / "css" / "base.css").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
