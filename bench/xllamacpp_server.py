@@ -1,6 +1,6 @@
 """llama.cpp's own server, as the package xllamacpp carries it, in a process of its own.
 
-python -m bench.xllamacpp_server MODEL PORT [--key KEY] [--lora FILE]
+python -m bench.xllamacpp_server MODEL PORT [--key KEY] [--lora FILE] [--own-template]
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--key", action="append", default=[])
     parser.add_argument("--lora", action="append", default=[], help="adapters in GGUF, repeatable")
+    parser.add_argument("--own-template", action="store_true", help="the model's, which may know no functions")
     chosen = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = chosen.model
@@ -65,7 +66,8 @@ def main() -> None:
     params.api_keys = chosen.key
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path) for path in chosen.lora]
     params.warmup = False
-    params.chat_template = TEMPLATE
+    if not chosen.own_template:
+        params.chat_template = TEMPLATE
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     signal.pause()
