@@ -68,6 +68,7 @@ SUBJECTS = {
         ("fp32", "int8", "int4"),
         environment="onnxruntime",
         converts=True,
+        variables={"ORT_DISABLE_TELEMETRY": "1"},
     ),
     "ctranslate2": SubjectKind(
         "ctranslate2", "load", ("ctranslate2",), ("fp32", "int8"), environment="ctranslate2", converts=True

@@ -23,6 +23,7 @@ DialectName = Literal[
     "vllm",
     "sglang",
     "tensorrt-llm",
+    "onnxruntime",
     "openai",
     "ollama",
     "tgi",

@@ -118,7 +118,8 @@ def listed_adapters(models: bytes) -> dict[str, str]:
     return {each.id: each.id for each in msgspec.json.decode(models, type=ServedModels).data if each.parent is not None}
 
 
-def _structured(kind: str, value: Any) -> dict[str, Any]:
+def structured(kind: str, value: Any) -> dict[str, Any]:
+    """Return the field that asks for an answer in a grammar."""
     return {"structured_outputs": {kind: value}}
 
 
@@ -168,10 +169,10 @@ VLLM: Final = TokenDialect(
     },
     logprobs=lambda wanted: {"logprobs": wanted, "return_tokens_as_token_ids": True},
     grammars={
-        "json_schema": lambda source: _structured("json", json.loads(source)),
-        "json_object": lambda _: _structured("json_object", True),
-        "regex": lambda source: _structured("regex", source),
-        "choice": lambda source: _structured("choice", any_of(source)),
+        "json_schema": lambda source: structured("json", json.loads(source)),
+        "json_object": lambda _: structured("json_object", True),
+        "regex": lambda source: structured("regex", source),
+        "choice": lambda source: structured("choice", any_of(source)),
     },
     salt="cache_salt",
     event=VllmEvent,

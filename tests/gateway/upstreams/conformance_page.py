@@ -14,9 +14,10 @@ _HEAD = """# What servers of other projects do
 Each cell is a test of `tests/gateway/upstreams/test_conformance.py`, from which this page is generated (`make docs`).
 *refused*: such a request gets an error that names the field, and the test asks for that; *no*: the server lacks what no
 request asks for. Roundhouse and llama.cpp are the real servers, llama.cpp's from the package xllamacpp; it also speaks
-OpenAI's and Anthropic's APIs, at `/v1/chat/completions` and `/v1/messages`. The others are doubles, which speak the
-servers' HTTP protocols as their sources have it, and answer with an engine of ours: `doubles.py`, `nvidia_doubles.py`
-and `message_doubles.py` beside the suite say which sources.
+OpenAI's and Anthropic's APIs, at `/v1/chat/completions` and `/v1/messages`. ONNX Runtime is the real library, in the
+server of this repository. The others are doubles, which speak the servers' HTTP protocols as their sources have it, and
+answer with an engine of ours: `doubles.py`, `nvidia_doubles.py` and `message_doubles.py` beside the suite say which
+sources.
 """
 _COLUMNS = {
     "roundhouse": "Roundhouse",
@@ -25,6 +26,7 @@ _COLUMNS = {
     "vllm": "vLLM (double)",
     "sglang": "SGLang (double)",
     "tensorrt-llm": "TensorRT-LLM (double)",
+    "onnxruntime": "ONNX Runtime",
     "openai": "OpenAI's API (llama.cpp)",
     "anthropic": "Anthropic's API (llama.cpp)",
     "ollama": "Ollama (double)",

@@ -27,6 +27,7 @@ from engine.wire import SamplingParams
 from gateway.config.pools import UNTOLD_CONTEXT
 from gateway.upstreams.dialects import MESSAGE_DIALECTS, TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
+from gateway.upstreams.load import read_metrics
 from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
@@ -36,7 +37,10 @@ from tests.ports import free_port
 
 OF_MESSAGES = ("openai", "anthropic", "ollama", "tgi")
 """Servers that answer conversations; the others continue token ids."""
-SUBJECTS = ("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "tensorrt-llm", *OF_MESSAGES)
+SUBJECTS = (
+    *("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "tensorrt-llm", "onnxruntime"),
+    *OF_MESSAGES,
+)
 SILENCE = 30.0
 """Seconds after which a silent server counts as dead, on a machine that may be busy."""
 
@@ -116,18 +120,33 @@ def processor(model: Path) -> TextProcessor:
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, *keys: str, adapters: Sequence[Path] = ()) -> Iterator[str]:
-    """Run llama.cpp's own server; gives its address once it serves."""
-    options = [f"--key={key}" for key in keys] + [f"--lora={path}" for path in adapters]
-    command = [sys.executable, "-m", "bench.xllamacpp_server", str(model), str(free_port()), *options]
+def _launched(module: str, *arguments: str) -> Iterator[str]:
+    """Run a server of bench/ in a process of its own; gives its address once it serves."""
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
         try:
             assert process.stdout is not None
             ready, _, _ = select.select([process.stdout], [], [], 120)
-            assert ready, "llama.cpp's server did not start"
-            yield process.stdout.readline().decode().strip()
+            address = process.stdout.readline().decode().strip() if ready else ""
+            assert address, f"{module} did not start"
+            yield address
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def llama_server(model: Path, *keys: str, adapters: Sequence[Path] = ()) -> Iterator[str]:
+    """Run llama.cpp's own server."""
+    options = [f"--key={key}" for key in keys] + [f"--lora={path}" for path in adapters]
+    with _launched("bench.xllamacpp_server", str(model), str(free_port()), *options) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def onnx_server(folder: Path, *options: str) -> Iterator[str]:
+    """Run the server around ONNX Runtime's generator."""
+    with _launched("bench.onnxruntime_server", str(folder), "--port=0", "--threads=1", *options) as address:
+        yield address
 
 
 @contextlib.asynccontextmanager
@@ -150,6 +169,17 @@ async def of_llama_cpp(dialect: str, address: str, model: Path) -> AsyncIterator
 
         models = (await http.get("/v1/models")).json()["data"]
         yield Subject(dialect, address, processor(model), running, long=900, model=models[0]["id"])
+
+
+@contextlib.asynccontextmanager
+async def of_onnxruntime(address: str, model: Path) -> AsyncIterator[Subject]:
+    async with httpx2.AsyncClient(base_url=address) as http:
+
+        async def running() -> int:
+            page = (await http.get("/metrics")).text
+            return read_metrics(page, {"running": "onnxruntime_requests_running"})["running"]
+
+        yield Subject("onnxruntime", address, processor(model), running, long=6000)
 
 
 @contextlib.asynccontextmanager

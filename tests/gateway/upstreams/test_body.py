@@ -64,8 +64,10 @@ def test_defaults_are_sent_too(dialect: TokenDialect) -> None:
     """A server's own defaults, which may be the model's, do not count."""
     found = body(dialect)
     inner = found if dialect.within is None else found[dialect.within]
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"):
-        assert dialect.sampling[name].name in inner
+    named = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
+    lacking = {"min_p", "presence_penalty"} if dialect.name == "onnxruntime" else set()
+    assert named & dialect.sampling.keys() == named - lacking
+    assert {dialect.sampling[name].name for name in named - lacking} <= inner.keys()
 
 
 @pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)
@@ -78,6 +80,14 @@ def test_what_a_server_lacks_is_refused_by_name() -> None:
         body(LLAMA_CPP, SamplingParams(max_tokens=20, min_tokens=3))
     assert refused.value.field == "min_tokens"
     assert body(VLLM, SamplingParams(max_tokens=20, min_tokens=3))["min_tokens"] == 3
+    for lacking in (
+        SamplingParams(min_p=0.1),
+        SamplingParams(presence_penalty=0.5),
+        SamplingParams(frequency_penalty=0.5),
+        SamplingParams(logit_bias={7: 1.0}),
+    ):
+        with pytest.raises(RequestInvalid, match="servers of the dialect onnxruntime have no such parameter"):
+            body(TOKEN_DIALECTS["onnxruntime"], lacking)
 
 
 @pytest.mark.parametrize("dialect", TOKEN_DIALECTS.values(), ids=TOKEN_DIALECTS)

@@ -53,6 +53,12 @@ def llama_cpp(smallest_model: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def onnxruntime(onnx_model: Path) -> Iterator[str]:
+    with subjects.onnx_server(onnx_model) as address:
+        yield address
+
+
 @pytest.fixture(params=SUBJECTS)
 async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: Path) -> AsyncIterator[Subject]:
     async with asyncio.timeout(250), AsyncExitStack() as stack:
@@ -60,6 +66,8 @@ async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: P
             case "llama.cpp" | "llama.cpp-llguidance" | "openai" | "anthropic":
                 address = request.getfixturevalue("llama_cpp")
                 found = subjects.of_llama_cpp(request.param, address, request.getfixturevalue("smallest_model"))
+            case "onnxruntime":
+                found = subjects.of_onnxruntime(request.getfixturevalue("onnxruntime"), model)
             case "vllm":
                 found = subjects.of_double(Vllm, engine.address, model)
             case "sglang":
