@@ -149,12 +149,18 @@ def summarise(
 
 
 def load(
-    subject: GatewaySubject, headers: Sequence[str], port: int, clients: int, turns: int, rate: float | None = None
+    subject: GatewaySubject,
+    headers: Sequence[str],
+    port: int,
+    clients: int,
+    turns: int,
+    rate: float | None = None,
+    tokens: int = 64,
 ) -> LoadOutcome:
-    """Run the clients in a process of their own."""
+    """Run the clients in a process of their own. Args: tokens: most of an answer."""
     command = [sys.executable, "-m", "bench.load", "--dialect", subject.dialect, "--port", str(port)]
     command += ["--clients", str(clients), "--turns", str(turns), "--path", subject.path, "--model", subject.model]
-    command += ["--chunks", str(CHUNKS), "--seed", str(secrets.randbits(32))]
+    command += ["--chunks", str(CHUNKS), "--tokens", str(tokens), "--seed", str(secrets.randbits(32))]
     for header in headers:
         command += ["--header", header]
     if rate:

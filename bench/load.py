@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import time
 from typing import Literal, Protocol, get_args
 
@@ -30,13 +31,17 @@ from load.connections.http import HttpConnection, RequestRefused
 from load.connections.websocket import WebSocketWire
 
 Dialect = Literal["chat", "responses", "echo", "frames"]
+_TEXT = re.compile(rb'"content": ?"[^"]')
+"""Text of a chunk; the one that only says whose it is has none."""
 
 
 class LoadOutcome(msgspec.Struct, frozen=True):
     """What the clients saw. Times in seconds."""
 
     ttft: list[float]
-    """Seconds from when each turn should have begun to its first chunk."""
+    """Seconds from when each turn should have begun to its first text."""
+    whole: list[float]
+    """Seconds from when each turn should have begun to its end."""
     seconds: float
     """Seconds from the first turn's beginning to the last one's end."""
     events: int
@@ -54,6 +59,8 @@ class LoadPlan(msgspec.Struct, frozen=True):
     headers: list[str] = []
     model: str = "auto"
     chunks: int = 32
+    tokens: int = 64
+    """Most tokens of an answer."""
     rate: float | None = None
     seed: int = 0
     store: bool = True
@@ -99,17 +106,19 @@ class HttpClient:
         self._connection = await HttpConnection.open(_address(self._plan), _headers(self._plan))
 
     async def turn(self, question: str) -> Received:
+        if not self._connection.usable:
+            await self.open()
         body = {
             "model": self._plan.model,
             "messages": [{"role": "user", "content": question}],
             "stream": True,
             "temperature": 0,
-            "max_tokens": 64,
+            "max_tokens": self._plan.tokens,
         }
         received = Received()
 
         def receive(data: bytes, now: float) -> None:
-            received.take(data.count(b"data:"), b'"content":' in data, now)
+            received.take(data.count(b"data:"), _TEXT.search(data) is not None, now)
 
         await self._connection.request("POST", self._plan.path, json.dumps(body).encode(), receive)
         return received
@@ -145,7 +154,7 @@ class SocketClient:
             return message.startswith((b'{"type":"response.completed"', b'{"type":"response.incomplete"'))
 
         create = {"type": "response.create", "model": plan.model, "input": question, "temperature": 0}
-        create |= {"max_output_tokens": 64, "store": plan.store}
+        create |= {"max_output_tokens": plan.tokens, "store": plan.store}
         await self._wire.exchange(json.dumps(create).encode(), answered)
         return received
 
@@ -173,7 +182,7 @@ class FramesClient(SocketClient):
             received.take(len(outputs), bool(outputs), now)
             return any(output.finish for output in outputs)
 
-        ask = Generate(question, [5] * 30, SamplingParams(max_tokens=64))
+        ask = Generate(question, [5] * 30, SamplingParams(max_tokens=self._plan.tokens))
         await self._wire.exchange(encode(ask), stepped, binary=True)
         return received
 
@@ -200,6 +209,7 @@ async def run(plan: LoadPlan) -> LoadOutcome:
     await asyncio.gather(*(each.open() for each in connections))
     generator = random.Random(plan.seed)
     ttft: list[float] = []
+    whole: list[float] = []
     events = errors = 0
     number = itertools.count()
     begun = time.perf_counter()
@@ -222,6 +232,7 @@ async def run(plan: LoadPlan) -> LoadOutcome:
             try:
                 received = await connection.turn(f"What is {generator.getrandbits(40)} and why does it matter?")
                 events += received.events
+                whole.append(time.perf_counter() - start)
                 if received.first is not None:
                     ttft.append(received.first - start)
             except (ConnectionError, RequestRefused) as error:
@@ -243,7 +254,7 @@ async def run(plan: LoadPlan) -> LoadOutcome:
     seconds = time.perf_counter() - begun
     for each in connections:
         each.close()
-    return LoadOutcome(ttft, seconds, events, errors)
+    return LoadOutcome(ttft, whole, seconds, events, errors)
 
 
 def main() -> None:
@@ -256,6 +267,7 @@ def main() -> None:
     parser.add_argument("--header", dest="headers", action="append", default=[])
     parser.add_argument("--model", default="auto")
     parser.add_argument("--chunks", type=int, default=32, help="messages of one echo")
+    parser.add_argument("--tokens", type=int, default=64, help="most tokens of an answer")
     parser.add_argument("--rate", type=float, help="turns per second; without it every client is always busy")
     parser.add_argument("--seed", type=int, default=0)
     plan = LoadPlan(**vars(parser.parse_args()))
