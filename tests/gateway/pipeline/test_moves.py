@@ -240,7 +240,8 @@ async def test_a_turn_that_is_cancelled_while_it_waits_for_an_engine_waits_no_lo
         one.load = msgspec.structs.replace(LOAD, draining=True)
         async with asyncio.timeout(30):
             with await served.gateway.turns.start(request(max_output_tokens=8), DEMO) as viewer:
-                await eventually(lambda: bool(one.generated))
+                (engine,) = served.gateway.engines.pools[0].engines
+                await eventually(lambda: engine.client.leaving)  # told with the request that it hands on
                 viewer.turn.cancel()
                 *_, last = [entry.event async for entry in viewer.entries()]
         assert isinstance(last, Finished) and last.reason == "cancelled"

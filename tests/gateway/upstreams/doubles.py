@@ -13,7 +13,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
@@ -26,10 +26,13 @@ from starlette.routing import Route
 from engine.client.answer_stream import Delta
 from engine.client.engine_client import EngineClient
 from engine.client.generation import Generation, RequestInvalid
+from engine.client.upstream import Upstream
 from engine.wire import Grammar, SamplingParams, TokenIdLogprob
 
 MODEL = "org/tiny"
 EOS = 2
+
+_Client = TypeVar("_Client", bound=Upstream)
 
 
 class Sampling(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -361,3 +364,13 @@ async def listening(app: Starlette) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await task
+
+
+@contextlib.asynccontextmanager
+async def started(client: _Client) -> AsyncIterator[_Client]:
+    """Run the client of a server."""
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.aclose()

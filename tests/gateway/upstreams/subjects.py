@@ -30,7 +30,7 @@ from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.load import read_metrics
 from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
-from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
+from tests.gateway.upstreams.doubles import Sglang, Vllm, listening, started
 from tests.gateway.upstreams.message_doubles import MODEL, Ollama, Tgi
 from tests.gateway.upstreams.nvidia_doubles import TensorrtLlm
 from tests.ports import free_port
@@ -104,13 +104,9 @@ class Subject:
     @contextlib.asynccontextmanager
     async def connected(self, address: str | None = None, silence: float = SILENCE) -> AsyncIterator[Upstream]:
         """Return a client that has connected."""
-        client = self.client(address, silence)
-        await client.start()
-        try:
+        async with started(self.client(address, silence)) as client:
             await client.wait_connected()
             yield client
-        finally:
-            await client.aclose()
 
 
 @cache

@@ -17,7 +17,7 @@ from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.conftest import EngineThread, eventually
-from tests.gateway.upstreams.doubles import Double, Sglang, Vllm, listening
+from tests.gateway.upstreams.doubles import Double, Sglang, Vllm, listening, started
 
 pytestmark = pytest.mark.anyio
 
@@ -44,13 +44,9 @@ async def server(request: pytest.FixtureRequest, engine: EngineThread) -> AsyncI
 async def connected(server: Server, text: TextProcessor, access: AdapterAccess = FOLDER) -> AsyncIterator[HttpUpstream]:
     double, address = server
     dialect = TOKEN_DIALECTS["vllm" if isinstance(double, Vllm) else "sglang"]
-    client = HttpUpstream(address, dialect, text, ServerAccess(lambda: None), adapters=access)
-    await client.start()
-    try:
+    async with started(HttpUpstream(address, dialect, text, ServerAccess(lambda: None), adapters=access)) as client:
         await client.wait_connected()
         yield client
-    finally:
-        await client.aclose()
 
 
 def ask(client: HttpUpstream, version: str | None, tokens: int = 4) -> Generation:

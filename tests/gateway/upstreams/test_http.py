@@ -28,7 +28,7 @@ from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
 from tests.gateway.conftest import EngineThread, eventually
-from tests.gateway.upstreams.doubles import Sglang, Vllm, listening
+from tests.gateway.upstreams.doubles import Sglang, Vllm, listening, started
 
 pytestmark = pytest.mark.anyio
 
@@ -119,12 +119,9 @@ async def connected(
 async def client(
     address: str, text: TextProcessor, access: ServerAccess | None = None, dialect: str = "vllm"
 ) -> AsyncIterator[HttpUpstream]:
-    upstream = HttpUpstream(address, TOKEN_DIALECTS[dialect], text, access or ServerAccess(lambda: None), silence=30.0)
-    await upstream.start()
-    try:
+    access = access or ServerAccess(lambda: None)
+    async with started(HttpUpstream(address, TOKEN_DIALECTS[dialect], text, access, silence=30.0)) as upstream:
         yield upstream
-    finally:
-        await upstream.aclose()
 
 
 async def said(generation: Generation) -> list[int]:
@@ -302,11 +299,11 @@ async def test_a_server_that_does_not_describe_its_model_is_not_used(
     scripted.models, faults = {"data": models}, list[None]()
     async with listening(scripted.app) as address:
         dialect, access = TOKEN_DIALECTS["vllm"], ServerAccess(lambda: None)
-        upstream = HttpUpstream(address, dialect, text, access, on_fault=lambda: faults.append(None))
-        await upstream.start()
-        await eventually(lambda: len(scripted.keys) > 1)
-        assert not upstream.connected and not faults
-        await upstream.aclose()
+        async with started(
+            HttpUpstream(address, dialect, text, access, on_fault=lambda: faults.append(None))
+        ) as upstream:
+            await eventually(lambda: len(scripted.keys) > 1)
+            assert not upstream.connected and not faults
 
 
 async def test_what_its_metrics_say_is_its_load(engine: EngineThread, text: TextProcessor) -> None:

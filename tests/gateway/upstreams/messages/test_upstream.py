@@ -15,7 +15,7 @@ from engine.wire import SamplingParams
 from gateway.upstreams.dialects import MESSAGE_DIALECTS
 from gateway.upstreams.messages.upstream import MessageUpstream
 from gateway.upstreams.pages import ServerAccess
-from tests.gateway.upstreams.doubles import listening
+from tests.gateway.upstreams.doubles import listening, started
 from tests.gateway.upstreams.test_http import Scripted
 
 pytestmark = pytest.mark.anyio
@@ -35,13 +35,10 @@ async def upstream(scripted: Scripted) -> AsyncIterator[MessageUpstream]:
     app = Starlette(routes=[*scripted.app.routes, asked])
     async with asyncio.timeout(30), listening(app) as address:
         access = ServerAccess(lambda: None)
-        client = MessageUpstream(address, MESSAGE_DIALECTS["openai"], "m", 1000, access, silence=30.0)
-        await client.start()
-        try:
+        upstream = MessageUpstream(address, MESSAGE_DIALECTS["openai"], "m", 1000, access, silence=30.0)
+        async with started(upstream) as client:
             await client.wait_connected()
             yield client
-        finally:
-            await client.aclose()
 
 
 @pytest.mark.parametrize("said", [[], ["Once"]], ids=["at once", "after a word"])
