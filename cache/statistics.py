@@ -6,6 +6,7 @@ for Redis. What cannot be written is kept for the next time.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -74,6 +75,7 @@ class CacheCounter:
         """A batch that was sent and perhaps written: it is sent again under its number, which Redis takes once."""
         self._writer = secrets.token_hex(8)
         self._batch = 0
+        self._flushing = asyncio.Lock()
         self._count = redis.register_script(resources.files("cache").joinpath("count.lua").read_text("utf-8"))
 
     def add(self, tenant: str, counter: str, amount: int = 1) -> None:
@@ -86,19 +88,20 @@ class CacheCounter:
 
     async def flush(self) -> None:
         """Write what was counted since the last flush. Never raises; what cannot be written waits for the next one."""
-        while self._writing or self._pending:
-            if not self._writing:
-                self._writing, self._pending = self._pending, {}
-                self._batch += 1
-            try:
-                await self._write()
-            except (RedisError, OSError) as error:
-                log.warning("cache statistics not written", extra={"error": type(error).__name__})
-                # Only the newest hours are kept, so that a long outage does not fill the memory.
-                for place in sorted(self._pending, key=lambda place: place[1])[:-1000]:
-                    del self._pending[place]
-                return
-            self._writing = {}
+        async with self._flushing:  # two at once would drop a batch that only one of them has sent
+            while self._writing or self._pending:
+                if not self._writing:
+                    self._writing, self._pending = self._pending, {}
+                    self._batch += 1
+                try:
+                    await self._write()
+                except (RedisError, OSError) as error:
+                    log.warning("cache statistics not written", extra={"error": type(error).__name__})
+                    # Only the newest hours are kept, so that a long outage does not fill the memory.
+                    for place in sorted(self._pending, key=lambda place: place[1])[:-1000]:
+                        del self._pending[place]
+                    return
+                self._writing = {}
 
     async def _write(self) -> None:
         by_tenant: dict[str, list[tuple[str, Counter[str]]]] = {}

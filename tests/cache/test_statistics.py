@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -86,6 +87,33 @@ async def test_counts_whose_reply_was_lost_are_counted_once(redis_url: str) -> N
         await statistics.flush()
         assert (await read(client))["acme"]["exact_hit"] == 9
         await client.aclose()
+
+
+async def test_a_flush_ends_only_when_what_was_counted_before_it_is_written(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while another flush is under way."""
+    statistics = CacheCounter(redis)
+    write, gates = statistics._write, [asyncio.Event(), asyncio.Event(), asyncio.Event()]
+    begun = iter(gates)
+
+    async def slowly() -> None:
+        await next(begun).wait()
+        await write()
+
+    monkeypatch.setattr(statistics, "_write", slowly)
+    statistics.add("acme", "exact_miss")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as flushes:
+        flushes.create_task(statistics.flush())
+        await asyncio.sleep(0)
+        statistics.add("acme", "exact_join", 99)
+        second = flushes.create_task(statistics.flush())
+        await asyncio.sleep(0)
+        gates[0].set()
+        gates[1].set()
+        await second
+        assert (await read(redis))["acme"] == {"exact_miss": 1, "exact_join": 99}
+        gates[2].set()
 
 
 def test_every_counter_and_reason_is_documented() -> None:
