@@ -135,8 +135,7 @@ class Limiter:
         if not subjects:
             return Reservation(tenant, id, subjects, amounts, False, [])
         readings.check_size(subjects, amounts)
-        if self._late and self._breaker.allows(self._clock()):
-            await self.catch_up()
+        await self._tell_first()
         asked, answered = self._breaker.allows(self._clock()), False
         try:
             given = await self._call("reserve", tenant, id, amounts, subjects)
@@ -185,8 +184,7 @@ class Limiter:
             return
         readings.check_size(subjects, amounts)
         reservation.subjects = subjects  # from now on Redis may have taken something
-        if self._late and self._breaker.allows(self._clock()):
-            await self.catch_up()
+        await self._tell_first()
         given = None if reservation.local else await self._call("extend", tenant, id, amounts, subjects)
         if given is not None and not given.granted:
             self._outstanding.pop(id, None)
@@ -205,7 +203,11 @@ class Limiter:
         self._outstanding.pop(id, None)
         if not subjects:
             return LimitState()
-        given = None if reservation.local else await self._call("settle", tenant, id, used, subjects)
+        try:
+            given = None if reservation.local else await self._call("settle", tenant, id, used, subjects)
+        except BaseException:  # nobody waits for it any more; to settle twice changes nothing
+            self._late.append(_Late("settle", tenant, id, used, subjects))
+            raise
         if given is not None:
             return self._state(subjects, given.counters)
         if reservation.local:
@@ -270,26 +272,34 @@ class Limiter:
                 found.local = True  # until it is held, a settlement must not come before that
                 self._late.append(_Late("hold", found.tenant, id, found.amounts, found.subjects))
 
+    async def _tell_first(self) -> None:
+        """Let late settlements reach Redis before it decides anything else, also those that are on their way."""
+        if (self._late or self._catching_up.locked()) and self._breaker.allows(self._clock()):
+            await self.catch_up()
+
     async def catch_up(self) -> None:
-        """Send Redis the late settlements, before it decides anything else."""
+        """Send Redis the late settlements."""
         async with self._catching_up:
             while self._late:
                 batch = [self._late.popleft() for _ in range(min(len(self._late), _BATCH))]
-                told = await asyncio.gather(*map(self._tell, batch))
-                missed = [late for late, done in zip(batch, told, strict=True) if not done]
-                self._late.extendleft(reversed(missed))
+                told = [False] * len(batch)
+                try:
+                    told = await asyncio.gather(*map(self._tell, batch))
+                finally:  # a turn that sends them may be cut off; to tell Redis twice changes nothing
+                    missed = [late for late, done in zip(batch, told, strict=True) if not done]
+                    self._late.extendleft(reversed(missed))
+                waiting = {late.id for late in self._late}
+                for late in batch:
+                    reservation = self._outstanding.get(late.id)
+                    if reservation is not None and late.id not in waiting:
+                        reservation.local = False
                 if missed:
                     return
             if self._breaker.circuit is Circuit.CLOSED:
                 self._books.clear()  # Redis knows everything again
 
     async def _tell(self, late: _Late) -> bool:
-        if await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is None:
-            return False
-        reservation = self._outstanding.get(late.id)
-        if late.operation in ("hold", "widen") and reservation is not None:
-            reservation.local = False
-        return True
+        return await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is not None
 
     async def _keep_up(self) -> None:
         doubtful = self._doubtful and self._breaker.allows(self._clock())
