@@ -52,6 +52,8 @@ class AdapterNames:
         """Stamp of the registry and names of the pools, when names were read."""
         self._names: dict[str, Pointer] = {}
         self._trouble = ""
+        self._reading = asyncio.Lock()
+        """One at a time: what a slow read finds must not take the place of what a later one has found."""
         self._watching = Periodic("adapters", self.refresh, poll)
 
     async def start(self) -> None:
@@ -88,6 +90,10 @@ class AdapterNames:
 
     async def refresh(self) -> None:
         """Read the names again if they have changed."""
+        async with self._reading:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         try:
             # The stamp first: a change in between is found the next time.
             seen = await asyncio.to_thread(self.registry.stamp), [pool.name for pool in self._pools]
