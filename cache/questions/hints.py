@@ -147,7 +147,7 @@ class IndexedHints:
         partition = self._index.get(name)
         if partition is not None:
             for hint in hints:
-                partition.remove(hint.phrasing)
+                partition.forget(hint)
 
     async def _load(self, name: Name, partition: PartitionIndex) -> None:
         tenant, id = name

@@ -70,6 +70,12 @@ class PartitionIndex:
             del self._known[key]
             self._index.remove(key)
 
+    def forget(self, hint: Hint) -> None:
+        """Forget where a question led, unless it leads to another answer by now."""
+        key = self._keys.get(hint.phrasing)
+        if key is not None and self._known[key] == (hint.phrasing, hint.answer):
+            self.remove(hint.phrasing)
+
     def nearest(self, vector: Vector, count: int) -> list[Hint]:
         """Return the nearest questions, nearest first."""
         if not self._keys:

@@ -190,6 +190,18 @@ def test_what_is_removed_while_a_partition_is_read_stays_removed() -> None:
     assert {(hint.phrasing, hint.answer) for hint in partition.nearest(vector(1), 5)} == {("q2", "new"), ("q3", "d3")}
 
 
+async def test_a_hint_that_led_nowhere_takes_no_newer_one_with_it(redis_url: str) -> None:
+    """The question may have got another answer since it was hinted at."""
+    async with following(redis_url) as hints:
+        await hints.prepare(NAME, DIMENSIONS)
+        await hints.added(NAME, "q1", "d1", vector(1))
+        found = await hints.nearest(NAME, vector(1), 1)
+        await hints.added(NAME, "q1", "d2", vector(1))
+        await until(lambda: hints.followed == 2)
+        await hints.gone(NAME, found)
+        assert [hint.answer for hint in await hints.nearest(NAME, vector(1), 1)] == ["d2"]
+
+
 async def test_a_redis_without_vector_sets_is_told_from_one_with(redis: Redis) -> None:
     """By the command's existence, not by a version."""
     version = int((await redis.info("server"))["redis_version"].split(".")[0])
