@@ -84,8 +84,8 @@ class BrowserSessions:
             await self._redis.zadd(person, {digest: now})
             await self._redis.expire(person, math.ceil(self._lifetime))
             for oldest in cast("list[bytes]", await self._redis.zrange(person, 0, -MOST_OF_PERSON - 1)):
-                await self._redis.zrem(person, oldest)
                 await self.end(oldest.decode())
+                await self._redis.zrem(person, oldest)  # last: one that could not be ended is ended with the next one
         return id, self._lifetime
 
     async def find(self, digest: str) -> Principal:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -127,6 +128,26 @@ async def test_of_one_person_the_oldest_ends_when_one_more_begins(redis: Redis) 
     for digest in (*digests[1:], other):
         await some.find(digest)
     assert len(await redis.keys("rh1:session:*")) == await redis.zcard(INDEX_KEY) == MOST_OF_PERSON + 1
+
+
+async def test_a_session_that_could_not_be_ended_is_ended_by_the_next_one_that_begins(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis may go away in the middle of a sign-in."""
+    now = [time.time()]
+    some = BrowserSessions(redis, Seal(bytes(32)), IdentitySettings(), clock=lambda: now[0])
+    first = await begin(some)
+    for _ in range(MOST_OF_PERSON - 1):
+        now[0] += 1
+        await begin(some)
+    with monkeypatch.context() as patch:
+        patch.setattr(redis, "delete", AsyncMock(side_effect=ConnectionError))
+        with pytest.raises(Unavailable):
+            await begin(some)
+    now[0] += 1
+    await begin(some)
+    with pytest.raises(Unauthorized):
+        await some.find(first)
 
 
 async def test_sessions_are_listed_newest_first_until_they_end(redis: Redis) -> None:
