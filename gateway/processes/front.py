@@ -95,7 +95,9 @@ class OneProcess:
     async def add(self, pool: PoolSettings) -> Awaitable[list[str]]:
         """See `Front`."""
         gateway = self._gateway
-        return _answering(await gateway.engines.add(pool, gateway.settings.router))
+        added = await gateway.engines.add(pool, gateway.settings.router)
+        gateway.engines.configure(gateway.settings.pools, gateway.settings.router)  # they may have changed meanwhile
+        return _answering(added)
 
     async def readiness(self, out: Collection[str]) -> tuple[bool, list[str]]:
         """See `Front`."""
