@@ -96,6 +96,7 @@ class Expectations:
         except BaseException:
             for pair, counts in news.items():
                 self._news.setdefault(pair, Counter()).update(counts)
+            self._asked |= tenants
             raise
         found = replies[len(replies) - 2 * len(order) :]
         for index, tenant in enumerate(order):

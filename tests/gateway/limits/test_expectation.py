@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -75,3 +76,23 @@ async def test_nothing_is_forgotten_while_redis_is_away() -> None:
         await learning.exchange()
     assert learning.expected("acme", "small", 0.95) == 32
     await client.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_others_have_learnt_is_read_when_redis_is_back(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = f"learning-{next(_tenants)}"
+    async with Redis.from_url(redis_url) as client:
+        here, there = Expectations(client), Expectations(client)
+        for _ in range(ENOUGH):
+            there.observe(tenant, "small", 30)
+        await there.exchange()
+        assert here.expected(tenant, "small", 0.95) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "pipeline", Mock(side_effect=ConnectionError))
+            with pytest.raises(ConnectionError):
+                await here.exchange()
+        assert here.waiting
+        await here.exchange()
+        assert here.expected(tenant, "small", 0.95) == 32
