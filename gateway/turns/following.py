@@ -71,6 +71,8 @@ class _FollowedTurn:
         self.heard = now
         """Time when the last frame came, or was asked for."""
         self.mirror: Mirror | None = None
+        self.waiting = 0
+        """Number of callers who wait for the first frame."""
         self.known: asyncio.Future[Mirror | None] = asyncio.get_running_loop().create_future()
         """Future that the first frame resolves; its result is None if the gateway has no such turn."""
 
@@ -123,12 +125,16 @@ class Followings:
             following = _FollowedTurn(id, tenant, gateway, next(self._feeds), self._now())
             self._by_turn[tenant, id] = following
             self._ask(following)
+        following.waiting += 1
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 mirror = await asyncio.shield(following.known)
         except TimeoutError:
-            self._end(following)
+            if following.waiting == 1:  # those who came later have their own time
+                self._end(following)
             raise Unavailable("the server that runs this response does not answer; try again soon") from None
+        finally:
+            following.waiting -= 1
         if mirror is not None:
             mirror.looked_after()
         return mirror
