@@ -186,7 +186,7 @@ def _shell(html: str, files: Mapping[str, PageFile]) -> set[str]:
             waiting += _imported(name, {each: file.content for each, file in files.items()})
     catalogues = _CATALOGUE.search(html)
     if catalogues:
-        names = "|".join([*catalogues[1].split(), "server"])
+        names = "|".join(catalogues[1].split())
         found |= {name for name in files if re.fullmatch(rf"languages/\w+/({names})\.js", name)}
     return found
 

@@ -32,15 +32,19 @@ _TEXTS = """(others) => {
 def speak(page: Page, *catalogues: str) -> None:
     """Have these catalogues of German hold it; what the server says itself stays as it is."""
 
-    def fulfill(name: str, entries: dict[str, Any]) -> None:
-        body = f"export default {json.dumps(entries)};"
-        address = f"**/languages/de/{name}.js"
+    def hold(catalogue: str) -> None:
+        exported = ((name, each) for name, each in read("de", catalogue).items() if name != "said")
+        body = "\n".join(_export(name, entries) for name, entries in exported)
+        address = f"**/languages/de/{catalogue}.js"
         page.route(address, lambda route: route.fulfill(body=body, content_type="text/javascript"))
 
-    fulfill("server", {})
     for catalogue in catalogues:
-        entries = read("de", catalogue)
-        fulfill(catalogue, {text: _longer(text, entry) for text, entry in entries.items()})
+        hold(catalogue)
+
+
+def _export(name: str, entries: dict[str, Any]) -> str:
+    longer = json.dumps({text: _longer(text, entry) for text, entry in entries.items()})
+    return f"export default {longer};" if name == "default" else f"export const {name} = {longer};"
 
 
 def _longer(text: str, entry: str | dict[str, str]) -> str | dict[str, str]:

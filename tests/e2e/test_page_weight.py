@@ -11,8 +11,7 @@ pytestmark = needs_chromium
 LOADED = """["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
   .map(({ name, transferSize }) => [new URL(name).pathname, transferSize])"""
 
-
-CATALOGUES = {f"/languages/de/{name}.js" for name in ("chat", "answers", "server")}
+CATALOGUES = {f"/languages/de/{name}.js" for name in ("chat", "answers")}
 
 
 def loaded(page: Page) -> dict[str, int]:
@@ -28,11 +27,11 @@ def loaded(page: Page) -> dict[str, int]:
 def test_the_first_visit_is_small_and_the_second_asks_for_what_may_change(
     browser: Browser, server: ScriptedServer
 ) -> None:
-    """45 requests and 150 KB, with the icon and the WebSocket, which the browser does not list. All files are named by
+    """43 requests and 150 KB, with the icon and the WebSocket, which the browser does not list. All files are named by
     the page itself, so that none of them is found late."""
     with visit(browser, server.url) as tab:
         first = loaded(tab.page)
-        assert len(first) + 2 <= 45, sorted(first)
+        assert len(first) + 2 <= 43, sorted(first)
         assert sum(first.values()) <= 150_000
         html = tab.context.request.get("/").text()
         assert not {path for path in first if path.startswith("/static/") and path[1:] not in html}
@@ -40,7 +39,7 @@ def test_the_first_visit_is_small_and_the_second_asks_for_what_may_change(
         assert {path for path, size in again.items() if size} == {"/", "/ui/config.json", "/v1/models", "/v1/tickets"}
 
 
-def test_another_language_costs_three_requests(browser: Browser, server: ScriptedServer) -> None:
+def test_another_language_costs_two_requests(browser: Browser, server: ScriptedServer) -> None:
     """Its catalogues, of 15 KB at most, which an English page does not ask for; with them it is 150 KB at most, too."""
     found = []
     for locale in ("en-US", "de-DE"):

@@ -37,7 +37,7 @@ from gateway.records.directory import (
 )
 from gateway.records.quota import Mode, Quota
 from router.health import Circuit
-from tests.gateway.http.test_languages import LANGUAGES, NAMES, ROOT, read
+from tests.gateway.http.test_languages import LANGUAGES, ROOT, read
 
 CHANGED = (
     Tenant,
@@ -98,5 +98,5 @@ def shown() -> set[str]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_catalogue_has_all_names(language: str) -> None:
-    there, wanted = read(language, NAMES).keys(), shown()
+    there, wanted = read(language, "names")["names"].keys(), shown()
     assert (wanted - there, there - wanted) == (set(), set()), "missing, and unused"

@@ -15,18 +15,20 @@ import pytest
 from gateway.http import page
 
 ROOT = Path(__file__).parents[3]
+SIGN_IN_PAGE = ROOT / "gateway/http/sign_in.html.jinja"
 PAGES = {
     ("chat", "answers"): ["index.html", "shared.html"],
     ("console", "administration", "answers", "names"): ["admin/index.html"],
 }
 """The pages of each list of catalogues. Those that several lists name have what all their pages say."""
-NAMES = "names"
-"""The catalogue of what the API calls things."""
+SIGN_IN = ("answers", "sign-in")
+"""Catalogues of the pages for signing in, which have no texts of their own: the server says them."""
 LANGUAGES = {"de": {"one", "other"}}
 """The forms of each language's plurals."""
 CATALOGUES = [(language, names) for language in LANGUAGES for names in PAGES]
 
 _IMPORT = re.compile(r'(?:\bfrom|\bimport) ?\(?"(\.[^"]+\.js)"')
+_EXPORT = re.compile(r"^export (?:default|const (\w+) =) (\{.*?^\});", re.MULTILINE | re.DOTALL)
 _LITERAL = r'"(?:[^"\\]|\\.)*"'
 _TEXT = rf"{_LITERAL}(?:\s*\+\s*{_LITERAL})*"
 _T = re.compile(rf"\bt\(\s*({_TEXT})")
@@ -99,26 +101,29 @@ def said(pages: list[str]) -> tuple[set[str], dict[str, str]]:
     return texts, plurals
 
 
-def read(language: str, name: str) -> dict[str, Any]:
-    """The entries of a catalogue, none of which may be there twice."""
-    source = (page.STATIC / "languages" / language / f"{name}.js").read_text("utf-8")
-    body = source[source.index("export default") + len("export default") : source.rindex("}") + 1]
-    pairs = re.sub(r",(\s*\})", r"\1", re.sub(r"^\s*//.*$", "", body, flags=re.MULTILINE))
+def read(language: str, name: str) -> dict[str, dict[str, Any]]:
+    """What a catalogue exports: texts by `default`, `names` of the API, what the server has `said`. No entry of an
+    export may be there twice."""
 
     def once(found: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [each for each, _ in found]
         assert len(set(names)) == len(names), [each for each in names if names.count(each) > 1]
         return dict(found)
 
-    entries: dict[str, Any] = json.loads(pairs, object_pairs_hook=once)
-    return entries
+    source = (page.STATIC / "languages" / language / f"{name}.js").read_text("utf-8")
+    exports = dict[str, dict[str, Any]]()
+    for exported, body in _EXPORT.findall(source):
+        pairs = re.sub(r",(\s*\})", r"\1", re.sub(r"^\s*//.*$", "", body, flags=re.MULTILINE))
+        exports[exported or "default"] = json.loads(pairs, object_pairs_hook=once)
+    assert len(exports) == source.count("export ")
+    return exports
 
 
-def texts_of(language: str, catalogues: tuple[str, ...]) -> dict[str, Any]:
-    """All entries of catalogues but names; none is in two of them."""
+def entries_of(language: str, catalogues: tuple[str, ...], exported: str) -> dict[str, Any]:
+    """What catalogues export by one name; no entry is in two of them."""
     found: dict[str, Any] = {}
     for name in catalogues:
-        entries = read(language, name) if name != NAMES else {}
+        entries = read(language, name).get(exported, {})
         assert not found.keys() & entries.keys()
         found |= entries
     return found
@@ -135,7 +140,7 @@ def forms(entry: str | dict[str, str]) -> Iterator[str]:
 @pytest.mark.parametrize(("language", "catalogues"), CATALOGUES)
 def test_catalogues_have_all_texts_of_their_pages_and_no_other(language: str, catalogues: tuple[str, ...]) -> None:
     texts, plurals = said(PAGES[catalogues])
-    there, wanted = texts_of(language, catalogues).keys(), texts | plurals.keys()
+    there, wanted = entries_of(language, catalogues, "default").keys(), texts | plurals.keys()
     assert (wanted - there, there - wanted) == (set(), set()), "missing, and unused"
 
 
@@ -143,7 +148,7 @@ def test_catalogues_have_all_texts_of_their_pages_and_no_other(language: str, ca
 def test_translations_have_the_places_of_their_texts(language: str, catalogues: tuple[str, ...]) -> None:
     """And as many forms as the language has."""
     _, plurals = said(PAGES[catalogues])
-    for text, entry in texts_of(language, catalogues).items():
+    for text, entry in entries_of(language, catalogues, "default").items():
         assert isinstance(entry, dict) == (text in plurals), text
         assert isinstance(entry, str) or entry.keys() == LANGUAGES[language], text
         for form in forms(entry):
@@ -154,19 +159,26 @@ def test_translations_have_the_places_of_their_texts(language: str, catalogues: 
             assert form.strip() == form and form, text
 
 
-@pytest.mark.parametrize("catalogues", PAGES)
-def test_pages_name_their_catalogues_and_languages(catalogues: tuple[str, ...]) -> None:
-    """As `early.js` reads it."""
-    tag = f'<html lang="en" data-catalogue="{" ".join(catalogues)}" data-languages="{" ".join(["en", *LANGUAGES])}">'
-    for name in PAGES[catalogues]:
-        assert tag in (page.STATIC / name).read_text("utf-8")
+def test_pages_name_their_catalogues_and_languages() -> None:
+    """As `early.js` reads it. No other catalogue is there."""
+    for catalogues, names in PAGES.items():
+        for name in names:
+            assert first_tag(catalogues) in (page.STATIC / name).read_text("utf-8")
+    assert first_tag(SIGN_IN) in SIGN_IN_PAGE.read_text("utf-8")
+    named = {name for catalogues in (*PAGES, SIGN_IN) for name in catalogues}
+    for language in LANGUAGES:
+        assert {file.stem for file in (page.STATIC / "languages" / language).iterdir()} == named
+
+
+def first_tag(catalogues: tuple[str, ...]) -> str:
+    return f'<html lang="en" data-catalogue="{" ".join(catalogues)}" data-languages="{" ".join(["en", *LANGUAGES])}">'
 
 
 def sentences() -> set[str]:
     """What the rooms that speak to readers may say, with `{}` for each value."""
     found = set[str]()
     html = Said()
-    html.feed((ROOT / "gateway/http/sign_in.html.jinja").read_text("utf-8"))
+    html.feed(SIGN_IN_PAGE.read_text("utf-8"))
     found |= {re.sub(r"\{\{.*?\}\}", "{}", text) for text in html.texts}
     rooms = ("router", "gateway/pipeline", "gateway/access", "gateway/safety")
     files = [file for room in rooms for file in (ROOT / room).rglob("*.py")]
@@ -180,8 +192,9 @@ def sentences() -> set[str]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_translated_of_the_server_is_what_it_says(language: str) -> None:
+@pytest.mark.parametrize("catalogues", [*PAGES, SIGN_IN])
+def test_what_is_translated_of_the_server_is_what_it_says(language: str, catalogues: tuple[str, ...]) -> None:
     known = sentences()
-    entries = read(language, "server")
+    entries = entries_of(language, catalogues, "said")
     assert [text for text in entries if _PLACE.sub("{}", text) not in known] == []
     assert [text for text, entry in entries.items() if places(text) != places(entry)] == []

@@ -21,7 +21,7 @@
     root.lang = language;
     root.dataset.translating = "";
     const { src } = /** @type {HTMLScriptElement} */ (document.currentScript);
-    for (const name of [...catalogue.split(" "), "server"]) {
+    for (const name of catalogue.split(" ")) {
       const table = document.createElement("link");
       table.rel = "modulepreload";
       table.href = new URL(`../languages/${language}/${name}.js`, src).href;

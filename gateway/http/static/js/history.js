@@ -1,5 +1,6 @@
 /**
- * The conversations that are kept, wherever that is: in this browser, on the server, or in this tab only.
+ * The conversations that are kept, wherever that is: in this browser, on the server, or in this tab only; and the stores
+ * of the browser (IndexedDB) and of this tab. The server's is in `server-store.js`.
  *
  * @typedef {import("./tree.js").Saved} Saved
  *
@@ -13,13 +14,27 @@
  * @typedef {{entry: Entry, saved: Saved}} Kept a whole conversation
  *
  * @typedef {"browser" | "server" | "off"} Place
+ *
+ * @typedef {(kept: Kept | null) => Kept | null} Change makes of a conversation what it is from now on; null: there is
+ *   none, or no longer
+ *
+ * @typedef {object} Store
+ * @property {() => Promise<Entry[]>} list in any order
+ * @property {(id: string) => Promise<Kept | null>} get rejected if it cannot be read at the moment
+ * @property {(id: string, change: Change) => Promise<void>} change
+ * @property {(words: string) => Promise<Entry[]>} [search] conversations with all of these words in title or text
+ * @property {(id: string) => void} [heard] another tab has changed a conversation
+ * @property {() => void} [close] called when another store takes its place
+ * @property {string} [trouble] a sentence about what cannot be kept at the moment; empty if there is nothing
  */
 
 import { patiently } from "./api.js";
 import { t } from "./language.js";
-import { BrowserStore, PageStore } from "./stores.js";
+import { done, openDatabase } from "./storage.js";
 import { merged } from "./tree.js";
 
+const OBJECT_STORES = ["entries", "trees"];
+const UNKEPT = t("This browser could not keep the last change. It may have no room for it.");
 const CHANNEL = "roundhouse";
 const TITLE = 80;
 const TAB_ONLY = t("Kept in this tab only");
@@ -33,7 +48,7 @@ export class History {
   constructor() {
     /** @type {Place | null} null: it is not known yet where conversations are kept */
     this.place = null;
-    /** @type {import("./stores.js").Store} */
+    /** @type {Store} */
     this.store = new PageStore();
     this.channel = new BroadcastChannel(CHANNEL);
     /** @type {((id: string, elsewhere: boolean) => void)[]} */
@@ -155,7 +170,7 @@ export class History {
     return found;
   }
 
-  /** @param {Place} place @param {() => string} key @returns {Promise<import("./stores.js").Store>} */
+  /** @param {Place} place @param {() => string} key @returns {Promise<Store>} */
   async #storeFor(place, key) {
     if (place === "server") {
       const { ServerStore } = await import("./server-store.js");
@@ -165,7 +180,7 @@ export class History {
     return place === "browser" ? BrowserStore.open().catch(() => new PageStore()) : new PageStore();
   }
 
-  /** @param {string} id @param {import("./stores.js").Change} change */
+  /** @param {string} id @param {Change} change */
   async #change(id, change) {
     try {
       await this.store.change(id, change);
@@ -181,7 +196,84 @@ export class History {
   }
 }
 
-/** @param {Kept} kept @returns {import("./stores.js").Change} adds it to what there is of it */
+/** @implements {Store} */
+export class PageStore {
+  /** @type {Map<string, Kept>} */
+  kept = new Map();
+
+  async list() {
+    return [...this.kept.values()].map(({ entry }) => entry);
+  }
+
+  /** @param {string} id */
+  async get(id) {
+    return this.kept.get(id) ?? null;
+  }
+
+  /** @param {string} id @param {Change} change */
+  async change(id, change) {
+    const kept = change(this.kept.get(id) ?? null);
+    if (kept) this.kept.set(id, kept);
+    else this.kept.delete(id);
+  }
+}
+
+/** @implements {Store} */
+export class BrowserStore {
+  /** @param {IDBDatabase} database */
+  constructor(database) {
+    this.database = database;
+    this.trouble = "";
+  }
+
+  /** @returns {Promise<BrowserStore>} rejected if the browser lets the page keep nothing */
+  static async open() {
+    return new BrowserStore(await openDatabase("roundhouse", { entries: { keyPath: "id" }, trees: {} }));
+  }
+
+  list() {
+    return done(this.database.transaction("entries").objectStore("entries").getAll());
+  }
+
+  /** @param {string} id */
+  async get(id) {
+    const transaction = this.database.transaction(OBJECT_STORES);
+    const [entry, saved] = await Promise.all(OBJECT_STORES.map((store) => done(transaction.objectStore(store).get(id))));
+    return entry && saved ? { entry, saved } : null;
+  }
+
+  /** @param {string} id @param {Change} change */
+  async change(id, change) {
+    try {
+      await this.#change(id, change);
+      this.trouble = "";
+    } catch (failure) {
+      this.trouble = UNKEPT;
+      throw failure;
+    }
+  }
+
+  /** @param {string} id @param {Change} change */
+  async #change(id, change) {
+    const transaction = this.database.transaction(OBJECT_STORES, "readwrite");
+    const [entries, trees] = OBJECT_STORES.map((store) => transaction.objectStore(store));
+    const [entry, saved] = await Promise.all([done(entries.get(id)), done(trees.get(id))]);
+    const kept = change(entry && saved ? { entry, saved } : null);
+    if (kept) {
+      entries.put(kept.entry);
+      trees.put(kept.saved, id);
+    } else {
+      entries.delete(id);
+      trees.delete(id);
+    }
+    await new Promise((resolve, reject) => {
+      transaction.oncomplete = resolve;
+      transaction.onabort = () => reject(transaction.error);
+    });
+  }
+}
+
+/** @param {Kept} kept @returns {Change} adds it to what there is of it */
 const added = ({ entry, saved }) => (there) => ({ entry, saved: there ? merged(there.saved, saved) : saved });
 
 /** @param {Entry[]} entries */

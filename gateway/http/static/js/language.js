@@ -1,11 +1,12 @@
 /**
  * What the page says, in the reader's language, which `early.js` has chosen.
  *
- * Texts stand in the code in English. Each other language has catalogues of them (`languages/de/chat.js`), some of
- * which are of names (`names.js`), and one of what the server says.
+ * Texts stand in the code in English. Each other language has catalogues of them (`languages/de/chat.js`), which a page
+ * names. Beside texts, a catalogue may have `names` of the API, and what the server has `said`.
  *
  * @typedef {Partial<Record<Intl.LDMLPluralRule, string>> & {other: string}} Forms a text by the number it depends on
  * @typedef {Record<string, string | Forms>} Catalogue
+ * @typedef {Record<string, string>} Sentences what stands in a place is translated too, if it is there
  * @typedef {Record<string, string | number>} Values what takes the place of `{name}` in a text; numbers are written as
  *   the language writes them
  */
@@ -14,7 +15,7 @@ const root = document.documentElement;
 /** Attributes that people read or hear. */
 const ATTRIBUTES = ["aria-label", "placeholder", "title"];
 
-const [catalogue, names, server] = await load();
+const [catalogue, names, sentences] = await load();
 /** A language tag. */
 export const language = root.lang;
 const rules = new Intl.PluralRules(language);
@@ -55,7 +56,9 @@ export function plural(one, other, count, values = {}) {
  */
 export const named = (name) => String(names.get(name) ?? name.replaceAll("_", " "));
 
-const patterns = [...server].filter(([text]) => text.includes("{")).map(([text, own]) => ({ own, pattern: patternOf(text) }));
+const patterns = [...sentences]
+  .filter(([text]) => text.includes("{"))
+  .map(([text, own]) => ({ own, pattern: patternOf(text) }));
 
 /**
  * What the server has said in English, in the reader's language.
@@ -64,7 +67,7 @@ const patterns = [...server].filter(([text]) => text.includes("{")).map(([text, 
  * @returns {string | null} null: in English it stays
  */
 export function translated(said) {
-  const own = server.get(said);
+  const own = sentences.get(said);
   if (own !== undefined) return own;
   for (const { own, pattern } of patterns) {
     const found = pattern.exec(said)?.groups;
@@ -113,10 +116,10 @@ async function load() {
   if (!("translating" in root.dataset)) return [new Map(), new Map(), new Map()];
   try {
     const listed = (root.dataset.catalogue ?? "").split(" ");
-    const asked = [...listed, "server"].map((name) => import(`../languages/${root.lang}/${name}.js`));
-    const entries = (await Promise.all(asked)).map((module) => Object.entries(module.default));
-    const texts = entries.filter((_, place) => listed[place] && listed[place] !== "names");
-    return [new Map(texts.flat()), new Map(entries[listed.indexOf("names")]), new Map(entries.at(-1))];
+    const modules = await Promise.all(listed.map((name) => import(`../languages/${root.lang}/${name}.js`)));
+    /** @param {string} exported */
+    const all = (exported) => new Map(modules.flatMap((module) => Object.entries(module[exported] ?? {})));
+    return [all("default"), all("names"), all("said")];
   } catch {
     root.lang = "en";
     return [new Map(), new Map(), new Map()];

@@ -5,7 +5,7 @@
  *
  * @typedef {import("./history.js").Entry} Entry
  * @typedef {import("./history.js").Kept} Kept
- * @typedef {import("./stores.js").Change} Change
+ * @typedef {import("./history.js").Change} Change
  * @typedef {import("./server-chat.js").Answer} Answer
  *
  * @typedef {object} Copy what is here of one conversation
@@ -36,7 +36,7 @@ const REFUSED = {
   user_required: t("The server keeps nothing for a key that several may hold."),
 };
 
-/** @typedef {import("./stores.js").Store} Store */
+/** @typedef {import("./history.js").Store} Store */
 
 /** @implements {Store} */
 export class ServerStore {

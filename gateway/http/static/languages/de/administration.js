@@ -261,3 +261,23 @@ export default {
   "You may use no model.": "Kein Modell ist erlaubt.",
   "{tokens}, dollars per million": "{tokens}, Dollar je Million",
 };
+
+/**
+ * What the server says to those who administer it.
+ *
+ * @type {import("../../js/language.js").Sentences}
+ */
+export const said = {
+  // What needs attention
+  "{subject} of {tenant} has used {share} of its {budget}: ${used} of ${most}": "{subject} von {tenant} hat {share} verbraucht ({budget}): {used} $ von {most} $",
+  "{tenant} has used {share} of its {budget}: ${used} of ${most}": "{tenant} hat {share} verbraucht ({budget}): {used} $ von {most} $",
+  "daily budget": "Tagesbudget",
+  "monthly budget": "Monatsbudget",
+  "the canary {model} of {route} was taken out: {signal}": "der Canary {model} von {route} wurde herausgenommen: {signal}",
+  "empty answers": "leere Antworten",
+  "failures": "Ausfälle",
+  "late first tokens": "verspätete erste Tokens",
+  "the replica {replica} of {model} does not answer": "das Replikat {replica} von {model} antwortet nicht",
+  "the replica {replica} of {model} fails and gets no turns for a while": "das Replikat {replica} von {model} fällt aus und erhält eine Weile keine Anfragen",
+  "the semantic cache of {tenant} gives no answers of one kind or more: too many would be wrong": "der semantische Cache von {tenant} gibt Antworten mindestens einer Art nicht: zu viele wären falsch",
+};

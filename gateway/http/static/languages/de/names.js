@@ -1,9 +1,9 @@
 /**
  * What the admin API calls things, in German: fields, and what they may be. The console shows them in words.
  *
- * @type {import("../../js/language.js").Catalogue}
+ * @type {import("../../js/language.js").Sentences}
  */
-export default {
+export const names = {
   // Fields of what is administered
   "adapter_quotas": "Limits der Adapter",
   "adapters": "Adapter",
