@@ -135,7 +135,7 @@ def kind_of(roofline: Roofline, *, step_tokens: int, max_running: int | None, pr
     if left < kv * BLOCK_SIZE:
         needs = f"{shape.name} in {roofline.weights} needs {(weights + activations * devices) / 1e9:.1f} GB"
         raise ValueError(
-            f"{needs}, {devices} x {device.name} have {usable / 1e9:.1f} GB for it; take more or fewer bits"
+            f"{needs}, {devices} x {device.name} have {usable / 1e9:.1f} GB for it; take more devices or fewer bits"
         )
     tokens = int(left / kv) // BLOCK_SIZE * BLOCK_SIZE
     bits = f"{WEIGHT_BYTES[roofline.weights]:.3g} bytes"

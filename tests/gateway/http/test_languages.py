@@ -174,20 +174,38 @@ def first_tag(catalogues: tuple[str, ...]) -> str:
     return f'<html lang="en" data-catalogue="{" ".join(catalogues)}" data-languages="{" ".join(["en", *LANGUAGES])}">'
 
 
+ALSO = ("gateway/http/sign_in.py", "gateway/admin/alerts.py", "gateway/admin/endpoints/plan.py")
+"""Files that speak to readers, beside the rooms that do."""
+FOR_THE_COMMAND = {"ProbedEngine", "_by_simulation", "_simulated", "scheduler_config"}
+"""What of the planner only `roundhouse plan` shows: it simulates, and takes engines that were timed."""
+
+
 def sentences() -> set[str]:
     """What the rooms that speak to readers may say, with `{}` for each value."""
     found = set[str]()
     html = Said()
     html.feed(SIGN_IN_PAGE.read_text("utf-8"))
     found |= {re.sub(r"\{\{.*?\}\}", "{}", text) for text in html.texts}
-    rooms = ("router", "gateway/pipeline", "gateway/access", "gateway/safety")
+    rooms = ("router", "gateway/pipeline", "gateway/access", "gateway/safety", "scale/planning")
     files = [file for room in rooms for file in (ROOT / room).rglob("*.py")]
-    for file in [*files, ROOT / "gateway/http/sign_in.py", ROOT / "gateway/admin/alerts.py"]:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.add(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values))
+    for file in [*files, *(ROOT / name for name in ALSO)]:
+        found |= strings(ast.parse(file.read_text("utf-8")))
+    return found
+
+
+def strings(tree: ast.AST) -> set[str]:
+    """Strings of a piece of code, with `{}` for each value."""
+    found = set[str]()
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        if isinstance(node, ast.JoinedStr):
+            found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values))
+            waiting += [part for part in node.values if isinstance(part, ast.FormattedValue)]
+        else:
+            waiting += ast.iter_child_nodes(node)
     return found
 
 
@@ -198,3 +216,32 @@ def test_what_is_translated_of_the_server_is_what_it_says(language: str, catalog
     entries = entries_of(language, catalogues, "said")
     assert [text for text in entries if _PLACE.sub("{}", text) not in known] == []
     assert [text for text, entry in entries.items() if places(text) != places(entry)] == []
+
+
+def planned() -> set[str]:
+    """Reasons, units and refusals of the planner that the console shows."""
+    found, left = set[str](), set[str]()
+    for name in ("plan", "kinds", "bounds"):
+        for node in ast.parse((ROOT / f"scale/planning/{name}.py").read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in FOR_THE_COMMAND:
+                left.add(node.name)
+                continue
+            for each in ast.walk(node):
+                if isinstance(each, ast.FunctionDef | ast.ClassDef):
+                    each.body = [part for part in each.body if not documents(part)]
+                if isinstance(each, ast.Call) and getattr(each.func, "id", "") == "PlanFigure":
+                    found |= strings(each.args[2])
+            if not documents(node):
+                found |= {text for text in strings(node) if re.search(r"[a-z]", text) and " " in text.strip("; {}")}
+    assert left == FOR_THE_COMMAND
+    return found - {"", "the load of {} requests/s"}  # what a load binds is not shown
+
+
+def documents(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_that_the_planner_says_is_translated(language: str) -> None:
+    said = {_PLACE.sub("{}", text) for text in entries_of(language, ("administration",), "said")}
+    assert planned() - said == set()

@@ -86,9 +86,15 @@ function patternOf(text) {
   return new RegExp(`^${parts.join("")}$`);
 }
 
-/** A decimal number as the language writes it; anything else as it is. @param {string} value */
-const localised = (value) =>
-  /^\d+\.\d+$/.test(value) ? fixed(Number(value), value.split(".")[1].length) : value;
+/** A number with commas, a point or `%` as the language writes it; else as it is. @param {string} value */
+function localised(value) {
+  const found = /^(\d+|\d{1,3}(?:,\d{3})+)(?:\.(\d+))?(%?)$/.exec(value);
+  if (!found || /^\d+$/.test(value)) return value;
+  const [, whole, decimals = "", percent] = found;
+  const amount = Number(`${whole.replaceAll(",", "")}.${decimals}`);
+  if (!percent) return fixed(amount, decimals.length);
+  return number(amount / 100, { style: "percent", minimumFractionDigits: decimals.length });
+}
 
 /** @param {number} value @param {Intl.NumberFormatOptions} [options] */
 export const number = (value, options) => value.toLocaleString(language, options);

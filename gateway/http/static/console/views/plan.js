@@ -38,7 +38,7 @@ const number = (value) => (value < 10_000 ? digits.format(value) : count(Math.ro
 const FIGURES = [
   { title: t("Figure"), cell: ({ name }) => named(name) },
   { title: t("Value"), number: true, cell: ({ value }) => number(value) },
-  { title: t("Unit"), cell: ({ unit }) => html`<${Said} text=${unit} />` },
+  { title: t("Unit"), cell: ({ unit }) => unit && html`<${Said} text=${unit} />` },
   { title: t("Why"), cell: ({ why }) => html`<${Said} text=${why} />` },
 ];
 
@@ -50,7 +50,7 @@ const figure = (title, name) => ({
 });
 /** @type {(Column & {cell: (plan: ReplicaPlan) => any})[]} */
 const ALTERNATIVES = [
-  { title: t("Replica"), cell: ({ hardware }) => hardware },
+  { title: t("Replica"), cell: ({ hardware }) => html`<${Said} text=${hardware} />` },
   { title: t("Replicas"), number: true, cell: ({ replicas }) => count(replicas) },
   figure(t("Requests a second each"), "most_rate"),
   figure(t("Money an hour"), "per_hour"),
@@ -87,7 +87,7 @@ function Choices({ id, names }) {
 function Planned({ plan, alternatives, command }) {
   return html`
     <h2>${plural("One replica of {model}", "{count} replicas of {model}", plan.replicas, { model: plan.model })}</h2>
-    <p>${t("Each is {hardware}.", { hardware: plan.hardware })} ${t("What binds one")}: <${Said} text=${plan.binds} />.</p>
+    <p>${t("Each is {hardware}.", { hardware: translated(plan.hardware) ?? plan.hardware })} ${t("What binds one")}: <${Said} text=${plan.binds} />.</p>
     <${Table} caption=${t("Figures")} columns=${FIGURES} rows=${plan.figures} empty="" />
     <h2>${t("Other types of weights, keys and values")}</h2>
     <${Table} caption=${t("Alternatives")} columns=${ALTERNATIVES} rows=${alternatives} empty=${t("No other fits.")} />
