@@ -116,6 +116,14 @@ class Unloading(Struct, forbid_unknown_fields=True):
     lora_name: str
 
 
+async def token_by_token(generation: Generation) -> AsyncIterator[Delta]:
+    """Give one token at a time, as such servers do, also of a delta that holds what came while nobody looked."""
+    async for delta in generation:
+        scores = delta.logprobs or [None] * len(delta.token_ids)
+        for token, score in zip(delta.token_ids, scores, strict=True):
+            yield Delta("", [token], None if score is None else [score])
+
+
 class Double:
     """What the doubles share: an engine, and how many requests run."""
 
@@ -246,7 +254,7 @@ class Vllm(Double):
         return await self.stream(asked.prompt, sampling, grammar, self._events)
 
     async def _events(self, generation: Generation) -> AsyncIterator[str]:
-        async for delta in generation:
+        async for delta in token_by_token(generation):
             yield self._chunk(delta.token_ids, None, delta.logprobs)
         finish = generation.result.finish_reason
         scored = generation.request.sampling.logprobs is not None
@@ -333,7 +341,7 @@ class Sglang(Double):
                 meta |= _scores(scored)
             return f"data: {json.dumps({'text': '', 'output_ids': shown, 'meta_info': meta})}\n\n"
 
-        async for delta in generation:
+        async for delta in token_by_token(generation):
             yield event(delta, None)
         if generation.result.finish_reason == "stop":
             yield event(Delta("", [EOS], [TokenIdLogprob(EOS, -0.5)]), {"type": "stop", "matched": EOS})

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from engine.client.generation import Generation
 from engine.wire import Grammar, TokenIdLogprob
-from tests.gateway.upstreams.doubles import EOS, MODEL, Double, Sampling
+from tests.gateway.upstreams.doubles import EOS, MODEL, Double, Sampling, token_by_token
 
 
 class TensorrtLlmRequest(Sampling, kw_only=True):
@@ -68,7 +68,7 @@ class TensorrtLlm(Double):
 
     async def _events(self, generation: Generation) -> AsyncIterator[str]:
         scored = generation.request.sampling.logprobs is not None
-        async for delta in generation:
+        async for delta in token_by_token(generation):
             yield self._event(_choice(delta.token_ids, delta.logprobs or () if scored else None))
         finish = generation.result.finish_reason
         end = [EOS] if finish == "stop" else []
