@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from redis.asyncio import Redis
 
+from gateway.scaling import leader as leader_module
 from gateway.scaling.leader import LEADER_KEY, Leadership
 from gateway.scaling.records import RECORD_KEY, PoolRecords
 from tests.conftest import redis_server
@@ -15,18 +17,38 @@ from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.anyio
 
+LEASE = 60.0
+"""Seconds of a lease: far more than a test takes."""
 
-async def test_one_leads_until_its_lease_has_ended(redis: Redis) -> None:
+
+class Clock:
+    """The clock of the controllers, which goes on as the machine's does, but for what a test puts it ahead."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(leader_module, "monotonic", clock)
+    return clock
+
+
+async def test_one_leads_until_its_lease_has_ended(redis: Redis, clock: Clock) -> None:
     """The next one has a higher number; the first one knows by its own clock that it leads no more."""
-    first, second = Leadership(redis, 0.3), Leadership(redis, 0.3)
+    first, second = Leadership(redis, LEASE), Leadership(redis, LEASE)
     await first.renew()
     await second.renew()
     number = first.fence
     assert number is not None and second.fence is None
     await first.renew()
     assert first.fence == number
-    await asyncio.sleep(0.35)
+    clock.ahead = LEASE
     assert first.fence is None
+    await redis.hincrby(LEADER_KEY, "until", -int(1000 * LEASE))  # as after so long by Redis' clock
     await second.renew()
     assert second.fence is not None and second.fence > number
     await first.renew()
@@ -49,15 +71,23 @@ async def test_one_that_ends_well_leaves_at_once(redis: Redis) -> None:
     assert leader is not None and leader.seconds <= 0
 
 
-async def test_a_lease_is_kept_for_as_long_as_its_controller_runs(redis: Redis) -> None:
-    first, second = Leadership(redis, 0.4), Leadership(redis, 0.4)
+async def test_a_lease_is_kept_for_as_long_as_its_controller_runs(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed several times within its length, and ends later each time."""
+    assert leader_module.RENEWALS > 2
+    monkeypatch.setattr(leader_module, "RENEWALS", 100 * LEASE)
+    first, second = Leadership(redis, LEASE), Leadership(redis, LEASE)
     await first.start()
     await eventually(lambda: first.fence is not None)
-    number = first.fence
-    for _ in range(20):
-        await second.renew()
-        await asyncio.sleep(0.05)
+    number, ends = first.fence, list[int]()
+    async with asyncio.timeout(20):
+        while len(set(ends)) < 10:
+            await second.renew()
+            ends.append(int(await redis.hget(LEADER_KEY, "until") or 0))
+            await asyncio.sleep(0.01)
     assert (first.fence, second.fence) == (number, None)
+    assert ends == sorted(ends)
     await first.aclose()
 
 
@@ -70,17 +100,19 @@ async def test_numbers_grow_although_redis_has_lost_the_last_one(redis: Redis) -
     assert first.fence is not None and second.fence is not None and second.fence > first.fence
 
 
-async def test_without_redis_a_lease_ends_in_its_time() -> None:
+async def test_without_redis_a_lease_ends_in_its_time(clock: Clock) -> None:
     server = redis_server()
     server.start()
     try:
         async with Redis.from_url(server.url) as client:
-            leader = Leadership(client, 0.5)
+            leader = Leadership(client, LEASE)
             await leader.renew()
             assert leader.fence is not None
             server.stop()
             await leader.renew()
-            await eventually(lambda: leader.fence is None)
+            assert leader.fence is not None
+            clock.ahead = LEASE
+            assert leader.fence is None
             server.start()
             await leader.renew()
             assert leader.fence is not None
