@@ -185,9 +185,15 @@ class Stubborn:
 
     max_tokens = 8
 
-    def __init__(self) -> None:
+    def __init__(self, queue: int) -> None:
         self.free = threading.Event()
         self.batches: list[list[str]] = []
+        self.server = EmbedderServer(self, EmbedderInfo("stubborn", "1", 2, self.max_tokens), queue=queue)
+
+    @property
+    def waiting(self) -> int:
+        """Number of texts that have come and wait."""
+        return len(self.server._queue)
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
@@ -202,11 +208,10 @@ class Stubborn:
 
 @contextlib.asynccontextmanager
 async def stubborn(queue: int = 100) -> AsyncIterator[tuple[Stubborn, EmbedderClient]]:
-    model = Stubborn()
+    model = Stubborn(queue)
     with tempfile.TemporaryDirectory(prefix="rh-emb-") as folder:
-        server = EmbedderServer(model, EmbedderInfo("stubborn", "1", 2, model.max_tokens), queue=queue)
         try:
-            async with server.listening(Path(folder) / "e.sock"), connected(Path(folder) / "e.sock") as client:
+            async with model.server.listening(Path(folder) / "e.sock"), connected(Path(folder) / "e.sock") as client:
                 yield model, client
         finally:
             model.free.set()
@@ -261,7 +266,10 @@ class TestQueueing:
         async with stubborn() as (model, client):
             first = asyncio.create_task(client.embed(["first"], seconds=30))
             await until(lambda: model.batches)
-            assert (await refusal(client, ["late"], 0.02)).reason == "late"
+            late = asyncio.create_task(refusal(client, ["late"], 0.02))
+            await until(lambda: model.waiting)
+            await asyncio.sleep(0.03)  # its time is over there too
+            assert (await late).reason == "late"
             model.free.set()
             await first
             await client.embed(["last"], seconds=30)
@@ -279,9 +287,9 @@ class TestQueueing:
             await until(lambda: model.batches)
             async with connected(client._path) as other:
                 gone = asyncio.create_task(refusal(other, ["gone"]))
-                await asyncio.sleep(0.05)
+                await until(lambda: model.waiting)
             assert (await gone).reason == "away"
-            await asyncio.sleep(0.05)
+            await until(lambda: len(model.server._connections) == 1)
             model.free.set()
             await first
             await client.embed(["last"], seconds=30)
