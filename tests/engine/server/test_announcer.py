@@ -33,31 +33,43 @@ async def test_a_lease_is_there_while_the_engine_serves(
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
-    states = iter(["ready"] * 3 + ["draining"] * 10_000)
-    seen = set()
-    async with Announcer(redis_url, KEY).announced(lambda: msgspec.structs.replace(LEASE, state=next(states))):
-        while len(seen) < 2:
-            if (value := await redis.get(AT)) is not None:
-                seen.add(opened(value, KEY, pool="small", id=LEASE.id, now=LEASE.time).state)
+    lease = LEASE
+
+    async def told() -> str | None:
+        value = await redis.get(AT)
+        return None if value is None else opened(value, KEY, pool="small", id=LEASE.id, now=LEASE.time).state
+
+    async with Announcer(redis_url, KEY).announced(lambda: lease):
+        async with asyncio.timeout(20):
+            for state in ("ready", "draining"):
+                lease = msgspec.structs.replace(LEASE, state=state)
+                while await told() != state:  # noqa: ASYNC110  Redis has no event for it
+                    await asyncio.sleep(0.01)
         assert 0 < await redis.pttl(AT) <= 1000 * LIFETIME
         assert await redis.zrange(INDEX, 0, -1) == [LEASE.id.encode()]
         assert await redis.ttl(INDEX) > 0
     assert not await redis.exists(AT, INDEX)
 
 
-async def test_an_engine_costs_little_more_than_one_command_a_second(redis: Redis, redis_url: str) -> None:
+async def test_an_engine_costs_little_more_than_one_command_a_second(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write a second, and five times less often its entry in the index."""
-    async with Announcer(redis_url, KEY).announced(lambda: LEASE):
-        while not await redis.exists(AT):  # noqa: ASYNC110  Redis has no event for it
+    assert (announcer_module.RENEWAL_SECONDS, announcer_module.INDEX_SECONDS) == (1, 5)
+    monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
+    monkeypatch.setattr(announcer_module, "INDEX_SECONDS", 3600.0)
+
+    async def calls(name: str) -> int:
+        return int((await redis.info("commandstats")).get(f"cmdstat_{name}", {"calls": 0})["calls"])
+
+    await redis.config_resetstat()
+    async with Announcer(redis_url, KEY).announced(lambda: LEASE), asyncio.timeout(20):
+        while await calls("set") < 10:  # noqa: ASYNC110  Redis has no event for it
             await asyncio.sleep(0.01)
-        before = await redis.info("commandstats")
-        await asyncio.sleep(3.2)
-        stats = await redis.info("commandstats")
-        more = {
-            name: stats[f"cmdstat_{name}"]["calls"] - before[f"cmdstat_{name}"]["calls"] for name in ("set", "zadd")
-        }
-        assert 2 <= more["set"] <= 4
-        assert more["zadd"] == 0
+        assert await calls("zadd") == 1
+        monkeypatch.setattr(announcer_module, "INDEX_SECONDS", 0.0)
+        while await calls("zadd") < 3:  # noqa: ASYNC110  Redis has no event for it
+            await asyncio.sleep(0.01)
 
 
 async def test_without_redis_the_engine_serves_on(
@@ -65,8 +77,16 @@ async def test_without_redis_the_engine_serves_on(
 ) -> None:
     """It is told once, and the index has it again as soon as Redis does."""
     monkeypatch.setattr(announcer_module, "RENEWAL_SECONDS", 0.01)
-    async with Announcer(f"unix://{tmp_path}/none.sock", KEY).announced(lambda: LEASE):
-        await asyncio.sleep(0.1)
+    tries = 0
+
+    def lease() -> Lease:
+        nonlocal tries
+        tries += 1
+        return LEASE
+
+    async with Announcer(f"unix://{tmp_path}/none.sock", KEY).announced(lease), asyncio.timeout(20):
+        while tries < 4:  # noqa: ASYNC110  nothing announces it
+            await asyncio.sleep(0.01)
     assert [record.getMessage() for record in caplog.records if "not announced" in record.getMessage()] == [
         "not announced: Redis does not answer (ConnectionError)"
     ]
@@ -84,7 +104,7 @@ async def test_what_nobody_expected_ends_no_renewal(
             raise given
         return given
 
-    async with Announcer(redis_url, KEY).announced(lease), asyncio.timeout(5):
+    async with Announcer(redis_url, KEY).announced(lease), asyncio.timeout(20):
         while not await redis.exists(AT):  # noqa: ASYNC110  Redis has no event for it
             await asyncio.sleep(0.01)
 
