@@ -171,22 +171,32 @@ async def test_a_request_that_ends_every_engine_ends_too(serve: Serve, tmp_path:
 class Leaving(Mortal):
     """Hands each answer on after a token, as an engine does that is replaced, until it has six."""
 
+    def __init__(self, path: Path, tokens: dict[str | None, int]) -> None:
+        super().__init__(path, tokens)
+        self.heard = asyncio.Semaphore(0)
+        """Has one for each token that the turn's viewer has."""
+
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
         if request.resumed == 6:
             return await FrameEngine._answer(self, connection, request)
         usage = Usage(len(request.prompt) - request.resumed, 0, request.resumed + 1, 0.0)
         await connection.send(encode(Step([Output(request.id, [65], usage=usage)], self.load)))
-        await asyncio.sleep(0.05)  # else the token would go with the answer
+        await self.heard.acquire()  # else the token could go with the answer
         await connection.send(encode(Step([Output(request.id, finish="moved")], self.load)))
 
 
 async def test_engines_that_go_away_as_they_should_may_be_any_number(serve: Serve, tmp_path: Path) -> None:
     """A rolling update replaces all of them, however long an answer takes."""
     async with (
-        Leaving(tmp_path / "one", {None: 65}).serving() as one,
+        (leaving := Leaving(tmp_path / "one", {None: 65})).serving() as one,
         serve(engines={"small": [one.address]}, cache=NO_CACHE) as served,
     ):
-        events = await run(served, request(max_output_tokens=8))
+        events = []
+        with await served.gateway.turns.start(request(max_output_tokens=8), DEMO) as viewer:
+            async for entry in viewer.entries():
+                events.append(entry.event)
+                if isinstance(entry.event, TextDelta):
+                    leaving.heard.release()
     assert (events[-1].reason, events[-1].error) == ("length", None)
     assert [each.resumed for each in one.generated] == [*range(7)]
 
