@@ -27,6 +27,7 @@ from gateway.upstreams import server
 from gateway.upstreams.dialects import TOKEN_DIALECTS
 from gateway.upstreams.http import HttpUpstream
 from gateway.upstreams.pages import ServerAccess
+from tests.clocks import LoopClock
 from tests.gateway.conftest import EngineThread, eventually
 from tests.gateway.upstreams.doubles import Sglang, Vllm, listening, started
 
@@ -214,8 +215,10 @@ async def test_an_answer_that_stops_amidst_is_lost(
 async def test_its_own_time_limit_ends_an_answer_with_what_it_has(scripted: Scripted, text: TextProcessor) -> None:
     scripted.events = [chunk(70), 60.0]
     async with connected(scripted, text) as upstream:
-        generation = upstream.generate([5], PARAMS, timeout=0.3)
-        assert await said(generation) == [70]
+        generation = upstream.generate([5], PARAMS, timeout=10.0)
+        tokens = [*(await anext(generation)).token_ids]
+        await LoopClock().advance(10.0)
+        assert tokens + await said(generation) == [70]
         assert generation.result.finish_reason == "timeout"
 
 
