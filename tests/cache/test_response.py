@@ -377,7 +377,7 @@ async def test_keys_of_another_type_are_a_miss(redis: Redis) -> None:
 async def test_a_dead_redis_is_a_miss_and_never_an_error() -> None:
     server = redis_server()
     with server as url:
-        client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        client = Redis.from_url(url, socket_timeout=20, socket_connect_timeout=20)
         cache = cache_over(client)
         found = await cache.get("acme", "d1", Wish(turn="resp_1"))
         server.stop()

@@ -59,7 +59,7 @@ async def test_every_key_expires(redis: Redis) -> None:
 async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
     server = redis_server()
     with server as url:
-        client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        client = Redis.from_url(url, socket_timeout=20, socket_connect_timeout=20)
         statistics = CacheCounter(client)
         server.stop()
         statistics.add("acme", "exact_hit", 3)

@@ -205,13 +205,13 @@ class TestOrder:
             await eventually(lambda: len(frames.generated) == 3)
             await asyncio.sleep(0.2)
             assert len(frames.generated) == 3
-            assert metric(served, "roundhouse_batch_lines_running") == 3
-            assert metric(served, "roundhouse_batch_lines_waiting") == 12
+            await eventually(lambda: metric(served, "roundhouse_batch_lines_running") == 3)
+            await eventually(lambda: metric(served, "roundhouse_batch_lines_waiting") == 12)
             frames.gate.set()
             for batch in mine:
                 assert (await ended(served.client, batch)).status == "completed"
             assert (await ended(other, theirs)).status == "completed"
-            assert metric(served, "roundhouse_batch_lines_running") == 0
+            await eventually(lambda: metric(served, "roundhouse_batch_lines_running") == 0)
 
     async def test_half_of_a_limit_is_left_to_others(self, serve: Serve, frames: FrameEngine) -> None:
         """Lines wait for each other and are never refused, and an interactive request always finds room."""

@@ -326,7 +326,7 @@ async def test_without_redis_turns_are_limited_to_this_gateways_share() -> None:
     halves = (LimitSubject("tenant", Quota(output_tokens_per_minute=2, burst_seconds=30_000)),)
     server = redis_server()
     with server as url:
-        client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        client = Redis.from_url(url, socket_timeout=20, socket_connect_timeout=20)
         limiter = limiter_over(client, gateways=2)
         await limiter.settle(await limiter.reserve("acme", "t0", turn(400), halves), used(400))
         running = await limiter.reserve("acme", "t1", turn(100), halves)
@@ -365,7 +365,7 @@ async def test_what_was_granted_without_redis_is_held_there_before_it_grants_mor
 async def test_without_redis_turns_are_refused_if_the_limits_say_so() -> None:
     server = redis_server()
     with server as url:
-        client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        client = Redis.from_url(url, socket_timeout=20, socket_connect_timeout=20)
         limiter = limiter_over(client, on_redis_down="deny")
         server.stop()
         with pytest.raises(Unavailable):

@@ -166,7 +166,7 @@ async def test_nothing_survives_a_supervisor_that_is_killed(model: Path, empty_r
             await receive(socket)
         children = served.children()
         await served.stop(signal.SIGKILL)
-        await eventually(lambda: not any(alive(pid) for pid in children.values()), seconds=5)
+        await eventually(lambda: not any(alive(pid) for pid in children.values()))
         for socket in sockets:
             await socket.close()
         await served.start()

@@ -82,7 +82,7 @@ async def test_a_job_that_comes_twice_leaves_its_tenant_free(tmp_path: Path, mon
         await made.submit(job(id), what)
     await made.start()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await all_ended.wait()
     finally:
         await made.aclose()

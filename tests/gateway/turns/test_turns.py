@@ -281,7 +281,7 @@ class TestHistory:
         ):
             served = turns(run)
             viewer = await served.start(request(), ALICE)
-            await asyncio.sleep(0.01)
+            await eventually(lambda v=viewer, r=run: v.turn.finished or r is until_cancelled)  # type: ignore[misc]
             with pytest.raises(expected) as caught:
                 await served.start(request(previous_response_id=viewer.turn.id), principal)
             assert caught.value.param == "previous_response_id"
