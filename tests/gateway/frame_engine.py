@@ -31,6 +31,8 @@ from engine.wire import (
 )
 
 LOAD = Load(0, 0, 0, 64, 64, 0, 0, 0, 0, 0, 0.0)
+_HEARTBEAT = 1.0
+"""Seconds between frames that tell nothing but the load, as of a real engine: a silent one counts as dead."""
 
 
 class FrameEngine:
@@ -82,6 +84,9 @@ class FrameEngine:
     async def _handle(self, connection: ServerConnection) -> None:
         model = ModelInfo("frames", self.revision, 4096, 320, (2,), 16, "cpu", "float32")
         await connection.send(encode(Ready(PROTOCOL_VERSION, model, self.load)))
+        beating = asyncio.create_task(self._beat(connection))
+        self._steps.add(beating)
+        beating.add_done_callback(self._steps.discard)
         with contextlib.suppress(ConnectionClosed):
             async for message in connection:
                 assert isinstance(message, bytes)
@@ -94,6 +99,12 @@ class FrameEngine:
                     task.add_done_callback(self._steps.discard)
                 elif isinstance(frame, Cancel):
                     await self._cancel(connection, frame)
+
+    async def _beat(self, connection: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(_HEARTBEAT)
+                await connection.send(encode(Step([], self.load)))
 
     async def _cancel(self, connection: ServerConnection, frame: Cancel) -> None:
         await connection.send(encode(Step([Output(frame.id, finish="cancelled")], self.load)))
