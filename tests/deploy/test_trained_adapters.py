@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def test_the_page_shows_the_figures() -> None:
     assert table(read_figures()) in README.read_text("utf-8")
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Has torch compute in one thread: several wait for each other at every step, on a busy machine for minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def prompts(text: TextProcessor) -> dict[str, list[int]]:
     """Of each adapter one question that is graded."""
     rng = random.Random(1)
@@ -60,7 +70,7 @@ def prompts(text: TextProcessor) -> dict[str, list[int]]:
 
 # peft asks transformers for a name that is about to go.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_the_engine_answers_as_peft_does_on_the_dequantised_base(base: Path) -> None:
+def test_the_engine_answers_as_peft_does_on_the_dequantised_base(base: Path, one_thread: None) -> None:
     """In one batch, with the base's own answer beside the adapters'."""
     text = TextProcessor.from_path(base)
     asked = prompts(text)
