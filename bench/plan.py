@@ -4,7 +4,9 @@
 
 times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
 replica bears. Then the same requests, which come at random, are served by the engine, model and all, and by the
-planner's simulation. The models are this repository's and, if it was pulled, the catalogue's smallest.
+planner's simulation. Steps are timed again after each load, and a load's cost is fitted to those before and after it: a
+machine that others share is not always as fast. The models are this repository's and, if it was pulled, the catalogue's
+smallest.
 
 Seconds are by default those of the process' CPU, of which there is one thread: on a machine with other work they say
 what the engine needs, and waiting for the machine does not count. `--clock wall` counts that too, for a quiet machine.
@@ -87,7 +89,7 @@ class PlanModel(msgspec.Struct, frozen=True):
     name: str
     probed: ProbedEngine
     seconds: float
-    """Time for which steps were timed, at least."""
+    """Time for which steps were timed before and after each load, at least."""
     cells: list[PlanCell]
 
 
@@ -138,6 +140,7 @@ class MeasuredEngine:
     def serve(self, arrivals: Sequence[Arrival]) -> ServedTimes:
         """Serve requests that come when they say, with nothing in the prefix cache that is theirs."""
         self._runs += 1
+        requests = [self._request(index, arrival) for index, arrival in enumerate(arrivals)]
         clock, core, came = self.clock, self._core, self.clock()
         tokens: list[list[float]] = [[] for _ in arrivals]
         index = 0
@@ -145,7 +148,7 @@ class MeasuredEngine:
             if core.idle:
                 clock.skip_to(came + arrivals[index].at)
             while index < len(arrivals) and came + arrivals[index].at <= clock():
-                core.add(self._request(index, arrivals[index]))
+                core.add(requests[index])
                 index += 1
             outputs = core.step()
             now = clock()
@@ -181,25 +184,28 @@ def arrivals_of(traffic: PlannedTraffic, count: int, rate: float | None, context
 def measure(name: str, model: Path, *, clock: Clock, requests: int, seconds: float) -> PlanModel:
     """Serve each mix at each load, with steps timed before and after, and predict the same."""
     engine = MeasuredEngine(model, clock)
-    before = engine.time_steps(seconds / 2)
-    probed = ProbedEngine.of(before)
-    served = []
+    timed = [engine.time_steps(seconds)]
+    probed = ProbedEngine.of(timed[0])
+    cells = []
     for mix, traffic in MIXES.items():
         most = ReplicaBounds(probed.cost, probed.limits, traffic, AIMS).most().rate
         for load in (*LOADS, None):
             rate = None if load is None else load * most
             arrivals = arrivals_of(traffic, requests, rate, min(probed.context, CONFIG.blocks * BLOCK_SIZE))
             label = "all at once" if load is None else f"{load:.0%}"
-            served.append((mix, label, rate or 0.0, arrivals, engine.serve(arrivals)))
-            print(f"{name}, {mix}, {label}: served", flush=True)
-    after = engine.time_steps(seconds / 2)
-    probed = ProbedEngine.of(msgspec.structs.replace(before, steps=before.steps + after.steps))
-    cells = []
-    for mix, label, rate, arrivals, times in served:
-        result = replay(arrivals, CONFIG, probed.cost, AIMS, context=probed.context)
-        predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
-        cells.append(PlanCell(mix, label, len(arrivals), rate, times, predicted))
-    return PlanModel(name, probed, seconds, cells)
+            times = engine.serve(arrivals)
+            timed.append(engine.time_steps(seconds))
+            cost = _joined(timed[-2:]).cost
+            result = replay(arrivals, CONFIG, cost, AIMS, context=probed.context)
+            predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
+            cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted))
+            print(f"{name}, {mix}, {label}: {_line(cells[-1])}", flush=True)
+    return PlanModel(name, _joined(timed), seconds, cells)
+
+
+def _joined(timed: Sequence[TimedEngine]) -> ProbedEngine:
+    """Return the engine as all of these steps say."""
+    return ProbedEngine.of(msgspec.structs.replace(timed[0], steps=[step for each in timed for step in each.steps]))
 
 
 def markdown(result: PlanResult) -> str:
@@ -220,8 +226,8 @@ def markdown(result: PlanResult) -> str:
             "",
             f"## {model.name}",
             "",
-            f"Steps were timed for {model.seconds:.0f} s, half of it before the loads and half after them. The cost's "
-            f"median distance from them is {probed.cost.error:.1%}.",
+            f"Steps were timed for {model.seconds:.0f} s before and after each load. The median distance of a cost for "
+            f"all of them is {probed.cost.error:.1%}.",
             "",
             *table(
                 "mix | load | requests/s | TTFT p50 (ms) | TTFT p95 (ms) | ITL p50 (ms) | ITL p95 (ms) | tokens/s",
@@ -260,8 +266,8 @@ def _line(cell: PlanCell) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--clock", choices=list(_CLOCKS), default="cpu", help="whose seconds count")
-    parser.add_argument("--requests", type=int, default=100, help="requests of a cell")
-    parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which steps are timed")
+    parser.add_argument("--requests", type=int, default=200, help="requests of a cell")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds for which steps are timed, each time")
     parser.add_argument("--model", action="append", type=Path, help="other models than the two")
     chosen = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,8 +1,8 @@
 """Times an engine's steps: `python -m engine.server.timing` takes the options of an engine and prints JSON.
 
-Requests of random tokens make steps of all sizes: prompts of each length, long prompts in chunks, and decodes of few
-and many rows over short and long contexts. What such a step computes is known beforehand, so that nothing in the engine
-has to be observed. `scale/planning/step_cost.py` makes a model of the times.
+Requests of random tokens make steps of all sizes: prompts of each length, long prompts in chunks, decodes of few and
+many rows over short and long contexts, and both in one step, as under load. What such a step computes is known
+beforehand, so that nothing in the engine has to be observed. `scale/planning/step_cost.py` makes a model of the times.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ _SHORT, _LONG = 16, 512
 """Tokens of the prompts before decodes that are timed."""
 _DECODES = 6
 """Steps that are timed with each number of rows."""
+_UNTIMED = 3
+"""Steps with a number of rows that run first: the engine records such a step before it replays it."""
+_BESIDE = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16))
+"""Prompts that come while others decode: how many at a time, and tokens of each."""
+_TIMES = 3
+"""Steps that are timed with each of them."""
 _PROMPT_SHARE = 0.2
 """Most of the time that the prompts of one case may take."""
 
@@ -38,6 +44,8 @@ class StepTimer:
         self._clock = clock
         self._chance = random.Random(seed)
         self._asked = 0
+        self._decoded: set[int] = set()
+        """Numbers of rows that have run `_UNTIMED` steps of decodes."""
 
     def engine(self, seconds: float, threads: int) -> TimedEngine:
         """Return the engine's description with the times of its steps."""
@@ -75,47 +83,108 @@ class StepTimer:
                 yield from self._decodes(rows, _SHORT)
                 if rows * (_LONG + BLOCK_SIZE) <= min(affordable, config.blocks * BLOCK_SIZE) and longest > 2 * _LONG:
                     yield from self._decodes(rows, _LONG)
+            for rows in _powers(config.max_running)[-2:-5:-1] if longest > 4 * _SHORT else ():
+                yield from self._mixed(rows)
             if self._clock() >= end:
                 return
 
     def _prompt(self, tokens: int) -> Iterator[TimedStep]:
-        """Time the steps of one prompt, which runs in chunks if it is longer than a step."""
-        self._ask(tokens, 1)
+        """Time the steps of one prompt and, with the first, its arrival. Chunks run if it is longer than a step."""
+        asked = self._asks(1, tokens)
         done = 0
         while not self._core.idle:
             count = min(self._core.config.step_tokens, tokens - done)
             pairs = count * done + count * (count + 1) // 2
             work = StepWork(count, sampled=int(done + count == tokens), pairs=pairs, prompts=1)
-            yield TimedStep(work, self._step()[0])
-            done += count
+            yield TimedStep(work, asked + self._step()[0])
+            done, asked = done + count, 0.0
 
     def _decodes(self, rows: int, prompt: int) -> Iterator[TimedStep]:
         """Time steps in which so many requests decode behind prompts of this length."""
-        waits = 1 + -(-rows * prompt // self._core.config.step_tokens)
-        """Steps until all decode."""
-        answered = {self._ask(prompt, waits + _DECODES + 1): 0 for _ in range(rows)}
-
-        def step() -> float:
-            seconds, gained = self._step()
-            for id, tokens in gained.items():
-                answered[id] += tokens
-            return seconds
-
-        while not all(answered.values()):
-            step()
+        untimed = 0 if rows in self._decoded else _UNTIMED
+        self._decoded.add(rows)
+        answered = self._begin(rows, prompt, untimed + _DECODES)
+        for _ in range(untimed):
+            self._go_on(answered)
         for _ in range(_DECODES):
-            read = sum(prompt + tokens for tokens in answered.values())
-            yield TimedStep(StepWork(rows, sampled=rows, read=read), step())
+            yield self._decode(answered, prompt)
+        self._end(answered)
+
+    def _mixed(self, rows: int) -> Iterator[TimedStep]:
+        """Time steps in which prompts come while so many requests decode, each with the step of decodes before it.
+
+        A step after one of another kind finds other memory in the processor's caches.
+        """
+        config = self._core.config
+        cases = [
+            (count, tokens)
+            for count, tokens in _BESIDE
+            if rows + count <= config.max_running
+            and rows + count * tokens <= config.step_tokens
+            and 4 * rows * _SHORT + count * (tokens + BLOCK_SIZE) <= config.blocks * BLOCK_SIZE
+            and tokens < self._core.model.context
+        ]
+        answered = self._begin(rows, _SHORT, 2 * _TIMES * len(cases))
+        for count, tokens in cases * _TIMES:
+            yield self._decode(answered, _SHORT)
+            decodes = self._decodes_of(answered, _SHORT)
+            work = StepWork(
+                rows + count * tokens,
+                sampled=rows + count,
+                read=decodes.read,
+                pairs=count * tokens * (tokens + 1) // 2,
+                prompts=count,
+            )
+            yield TimedStep(work, self._asks(count, tokens) + self._go_on(answered))
+        self._end(answered)
+
+    def _begin(self, rows: int, prompt: int, steps: int) -> dict[str, int]:
+        """Begin requests and run their prompts; return their answers' tokens by id. They go on for so many steps."""
+        waits = 1 + -(-rows * prompt // self._core.config.step_tokens)
+        answered = {self._ask(prompt, waits + steps + 1): 0 for _ in range(rows)}
+        while not all(answered.values()):
+            self._go_on(answered)
+        return answered
+
+    def _go_on(self, answered: dict[str, int]) -> float:
+        """Run a step and count the tokens of these requests; return its seconds."""
+        seconds, gained = self._step()
+        for id in answered:
+            answered[id] += gained.get(id, 0)
+        return seconds
+
+    def _decode(self, answered: dict[str, int], prompt: int) -> TimedStep:
+        work = self._decodes_of(answered, prompt)
+        return TimedStep(work, self._go_on(answered))
+
+    @staticmethod
+    def _decodes_of(answered: dict[str, int], prompt: int) -> StepWork:
+        rows = len(answered)
+        return StepWork(rows, sampled=rows, read=sum(prompt + tokens for tokens in answered.values()))
+
+    def _end(self, answered: dict[str, int]) -> None:
         for id in answered:
             self._core.cancel(id)
         self._step()
 
+    def _asks(self, count: int, tokens: int) -> float:
+        """Add prompts that get one token; return the seconds that the engine took to accept them."""
+        generates = [self._generate(tokens, 1) for _ in range(count)]
+        began = self._clock()
+        for generate in generates:
+            self._core.add(generate)
+        return self._clock() - began
+
     def _ask(self, tokens: int, answer: int) -> str:
+        generate = self._generate(tokens, answer)
+        self._core.add(generate)
+        return generate.id
+
+    def _generate(self, tokens: int, answer: int) -> Generate:
         self._asked += 1
         prompt = [self._chance.randrange(self._core.model.vocabulary) for _ in range(tokens)]
         sampling = SamplingParams(max_tokens=answer, ignore_eos=True, seed=self._asked)
-        self._core.add(Generate(str(self._asked), prompt, sampling))
-        return str(self._asked)
+        return Generate(str(self._asked), prompt, sampling)
 
     def _step(self) -> tuple[float, dict[str, int]]:
         began = self._clock()

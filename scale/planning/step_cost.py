@@ -47,11 +47,20 @@ class FittedCost(Struct, frozen=True):
     read: float
     pairs: float
     prompts: float
+    mixed: float
+    """Seconds that a step with any prompt takes longer than one of decodes alone, which an engine may have recorded."""
     error: float
     """Median of the relative distances of measured steps from this."""
 
     def seconds(self, work: StepWork) -> float:
-        return self._layers(work.tokens) + self.sampled * work.sampled + self.read * work.read + self.pairs * work.pairs
+        return (
+            self._layers(work.tokens)
+            + self.sampled * work.sampled
+            + self.read * work.read
+            + self.pairs * work.pairs
+            + self.prompts * work.prompts
+            + self.mixed * min(1.0, work.prompts)
+        )
 
     def _layers(self, tokens: float) -> float:
         last = self.knots[-1]
@@ -78,7 +87,7 @@ def fit(steps: Sequence[TimedStep]) -> FittedCost:
     solution = _not_negative(columns / seconds[:, None], np.ones(len(steps)))
     # Timings of a busy machine may leave nothing for the layers, but no step is free.
     values = np.maximum(np.cumsum(solution[: len(knots)]), 0.01 * seconds.min())
-    sampled, read, pairs, prompts = map(float, solution[len(knots) :])
+    sampled, read, pairs, prompts, mixed = map(float, solution[len(knots) :])
     return FittedCost(
         knots=knots,
         values=values.tolist(),
@@ -86,6 +95,7 @@ def fit(steps: Sequence[TimedStep]) -> FittedCost:
         read=read,
         pairs=pairs,
         prompts=prompts,
+        mixed=mixed,
         error=float(np.median(np.abs(columns @ solution / seconds - 1))),
     )
 
@@ -119,7 +129,7 @@ def _columns(work: StepWork, knots: Sequence[float]) -> list[float]:
     rises = [1.0]
     for low, high in pairwise(knots):
         rises.append(min(1.0, max(0.0, (work.tokens - low) / (high - low))))
-    return [*rises, work.sampled, work.read, work.pairs, work.prompts]
+    return [*rises, work.sampled, work.read, work.pairs, work.prompts, min(1.0, work.prompts)]
 
 
 def _not_negative(columns: npt.NDArray[np.float64], aim: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

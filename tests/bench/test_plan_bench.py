@@ -16,7 +16,7 @@ def test_a_tiny_engine_is_served_and_predicted_at_each_load(tmp_path: Path, monk
     monkeypatch.setattr(plan, "LOADS", (0.5,))
     model = tmp_path / "tiny"
     write_checkpoint(model, max_position_embeddings=2048)
-    main(["--output", str(tmp_path), "--model", str(model), "--requests", "12", "--seconds", "1"])
+    main(["--output", str(tmp_path), "--model", str(model), "--requests", "12", "--seconds", "0.01"])
     [result] = json.loads((tmp_path / "plan.json").read_bytes())["models"]
     assert [(cell["mix"], cell["load"]) for cell in result["cells"]] == [
         (mix, load) for mix in ("chat", "documents") for load in ("50%", "all at once")

@@ -33,12 +33,16 @@ def test_each_step_computes_what_is_said_of_it() -> None:
     steps = []
     for step in StepTimer(core, lambda: next(ticks)).run(500):
         assert step.work == runner.work
-        assert step.seconds == 1
-        steps.append(step.work)
+        work = step.work
+        later = not work.read and work.pairs > work.tokens * (work.tokens + 1) // 2
+        assert step.seconds == (2 if work.prompts and not later else 1)  # prompts arrive before their first step
+        steps.append(work)
     core.check_integrity()
     assert core.idle
-    assert {work.tokens for work in steps if work.prompts} == {2, 4, 8, 16, 32, 64, 128}
-    assert {work.tokens for work in steps if work.read} == {1, 2, 4, 8}
+    assert {work.tokens for work in steps if not work.read} == {2, 4, 8, 16, 32, 64, 128}
+    assert {work.tokens for work in steps if not work.prompts} == {1, 2, 4, 8}
+    mixed = {(work.tokens, work.read and work.sampled - work.prompts, work.prompts) for work in steps if work.read}
+    assert {(20, 4, 1), (68, 4, 1), (68, 4, 4), (18, 2, 1), (66, 2, 4), (17, 1, 1), (65, 1, 4)} <= mixed
     assert max(work.pairs for work in steps) > 3 * 128**2
     assert max(work.read for work in steps) > 8 * 512
 
@@ -46,5 +50,5 @@ def test_each_step_computes_what_is_said_of_it() -> None:
 def test_one_round_runs_however_little_time_there_is() -> None:
     ticks = count()
     timed = StepTimer(core_of(LedgerRunner(CONFIG.blocks)), lambda: next(ticks)).engine(1, threads=2)
-    assert {step.work.tokens for step in timed.steps if step.work.read} == {1, 2, 4, 8}
+    assert {step.work.tokens for step in timed.steps if not step.work.prompts} == {1, 2, 4, 8}
     assert (timed.model, timed.threads, timed.kv_tokens, timed.max_running) == ("ledger", 2, 9600, 8)

@@ -16,8 +16,12 @@ from scale.planning.step_cost import Roofline, fit
 
 
 def made_up(work: StepWork) -> float:
-    """A machine that reads its weights in 7 ms or multiplies for 1.5 ms a token, whichever is longer."""
-    return max(0.007, 0.0015 * work.tokens) + 4e-4 * work.sampled + 2e-6 * work.read + 1e-8 * work.pairs
+    """A machine that reads its weights in 7 ms or multiplies for 1.5 ms a token, whichever is longer.
+
+    It replays steps of decodes, and takes 5 ms longer to make any other; each prompt takes 1 ms more.
+    """
+    made = 0.001 * work.prompts + (0.005 if work.prompts else 0.0)
+    return max(0.007, 0.0015 * work.tokens) + 4e-4 * work.sampled + 2e-6 * work.read + 1e-8 * work.pairs + made
 
 
 def steps(noise: float = 0.0) -> list[TimedStep]:
@@ -25,13 +29,18 @@ def steps(noise: float = 0.0) -> list[TimedStep]:
     works = [StepWork(rows, rows, rows * context) for rows in (1, 2, 4, 8, 16, 32) for context in (20, 500)]
     for count in (2, 8, 32, 128, 512):
         works += [StepWork(count, 1, 0, count * start + count * count // 2, 1) for start in (0, 900)]
+    for prompts, count in ((1, 16), (1, 256), (4, 16), (4, 64), (16, 16)):
+        tokens = 16 + prompts * count
+        works.append(StepWork(tokens, 16 + prompts, 16 * 40, prompts * count * count // 2, prompts))
     return [TimedStep(work, made_up(work) * chance.lognormvariate(0, noise)) for work in works for _ in range(9)]
 
 
 def test_a_fit_finds_what_steps_cost_also_between_those_that_were_measured() -> None:
     cost = fit(steps())
     assert cost.error < 0.01
-    for work in (StepWork(6, 6, 1200), StepWork(260, 5, 3000, 40_000, 1), StepWork(1, 1, 10_000)):
+    works = [StepWork(6, 6, 1200), StepWork(260, 5, 3000, 40_000, 1), StepWork(1, 1, 10_000)]
+    works += [StepWork(4, 1, 0, 10, 1), StepWork(40, 12, 800, 300, 8)]
+    for work in works:
         assert cost.seconds(work) == pytest.approx(made_up(work), rel=0.1)
 
 
