@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.page import answered, connected, message
@@ -166,7 +166,7 @@ def test_prompts_of_the_tenant_stand_beside_those_of_the_browser(browser: Browse
         reading = library(user)
         reading.get_by_role("button", name="New prompt").click()
         expect(reading.get_by_label("Text")).to_be_visible()
-        expect(reading.get_by_label(SHARE)).to_have_count(0)
+        expect(reading.get_by_label(SHARE)).to_be_hidden()
         dialog.get_by_role("button", name="Change: Brief").click()
         dialog.get_by_label("Text").fill("Answer {{question}} in two words.")
         dialog.get_by_role("button", name="Save").click()
@@ -178,6 +178,25 @@ def test_prompts_of_the_tenant_stand_beside_those_of_the_browser(browser: Browse
         dialog.get_by_role("button", name="Delete", exact=True).click()
         expect(dialog.get_by_text("No prompts yet.")).to_be_visible()
         expect(dialog.get_by_role("searchbox")).to_be_focused()
+
+
+def test_a_prompt_that_is_written_early_can_be_shared(browser: Browser, server: ScriptedServer) -> None:
+    """The form is there before those of the tenant are; what is written stays when they come."""
+    with person(browser, server, "eve", admin=True) as admin:
+        held: list[Route] = []
+        admin.route("**/v1/prompts", lambda route: held.append(route))
+        with admin.expect_request("**/v1/prompts"):
+            dialog = library(admin)
+        dialog.get_by_role("button", name="New prompt").click()
+        dialog.get_by_label("Name").fill("Early")
+        dialog.get_by_label("Text").fill("Be quick.")
+        expect(dialog.get_by_label(SHARE)).to_be_hidden()
+        [asked] = held
+        asked.continue_()
+        admin.unroute("**/v1/prompts")
+        dialog.get_by_label(SHARE).check()
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.get_by_role("listitem").filter(has_text="Early")).to_have_text("Early Be quick.shared")
 
 
 def test_a_prompt_can_be_shared_later_and_taken_back(browser: Browser, server: ScriptedServer) -> None:

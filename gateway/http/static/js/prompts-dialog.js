@@ -23,6 +23,8 @@ export class PromptsDialog {
     this.shared = shared;
     /** Whether those that are shared may be changed. */
     this.mayChange = false;
+    /** What the tenant shares, as it was read last. @type {ReturnType<SharedPrompts["list"]>} */
+    this.reading = Promise.resolve(null);
     this.picked = "";
     this.body = el("div");
     this.dialog = el(
@@ -84,7 +86,8 @@ export class PromptsDialog {
     this.body.replaceChildren(find, list, none, away, foot);
     find.focus();
     // Those of the browser do not wait for the server.
-    const shared = await this.shared.list();
+    this.reading = this.shared.list();
+    const shared = await this.reading;
     this.mayChange = shared?.mayChange ?? false;
     away.hidden = shared !== null;
     add(shared?.prompts ?? []);
@@ -149,9 +152,10 @@ export class PromptsDialog {
     text.value = prompt.text;
     const hint = t("{{words}} in double braces are asked for each time");
     const share = el("input", { type: "checkbox", checked: prompt.id !== undefined });
-    /** @type {HTMLElement[]} */
-    const fields = [field(t("Name"), name), field(t("Text"), text, hint)];
-    if (this.mayChange) fields.push(el("label", {}, share, t("Share with everybody of your organisation")));
+    const sharing = el("label", { hidden: true }, share, t("Share with everybody of your organisation"));
+    // Whoever writes before it is known need not begin again.
+    void this.reading.then((shared) => (sharing.hidden = !shared?.mayChange));
+    const fields = [field(t("Name"), name), field(t("Text"), text, hint), sharing];
     name.addEventListener("input", () => name.setCustomValidity(""));
     this.#form(prompt.name || t("A new prompt"), fields, t("Save"), async () => {
       const given = { name: name.value, text: text.value };
