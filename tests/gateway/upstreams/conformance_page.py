@@ -17,13 +17,14 @@ request asks for. Roundhouse and llama.cpp are the real servers, llama.cpp's fro
 OpenAI's and Anthropic's APIs, at `/v1/chat/completions` and `/v1/messages`. ONNX Runtime is the real library, in the
 server of this repository. The others are doubles, which speak the servers' HTTP protocols as their sources have it, and
 answer with an engine of ours: `doubles.py`, `nvidia_doubles.py` and `message_doubles.py` beside the suite say which
-sources.
+sources. `make test-deep` has vLLM's own server do the same as its double where `python -m bench.peers vllm` has
+installed it (`bench/peers.toml` says which version), on CPUs.
 """
 _COLUMNS = {
     "roundhouse": "Roundhouse",
     "llama.cpp": "llama.cpp",
     "llama.cpp-llguidance": "llama.cpp with llguidance",
-    "vllm": "vLLM (double)",
+    "vllm": "vLLM",
     "sglang": "SGLang (double)",
     "tensorrt-llm": "TensorRT-LLM (double)",
     "onnxruntime": "ONNX Runtime",

@@ -1,4 +1,4 @@
-"""A model for ONNX Runtime."""
+"""Servers that need more than a model of the tests: ONNX Runtime, and vLLM."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from bench.checkpoints import cache_folder
+from bench.peers import python_of
+from tests.gateway.upstreams import subjects
 
 ONNX_CONTEXT = 2**13
 """So long that no answer that fills it has ended before a test is done with it: the model writes thousands of tokens a
@@ -33,3 +38,19 @@ def onnx_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def onnxruntime(onnx_model: Path) -> Iterator[str]:
+    with subjects.onnx_server(onnx_model) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """vLLM's own server, which ends with the file whose tests ask it: it takes more than a gigabyte."""
+    python = python_of("vllm", cache_folder())
+    if python is None:
+        pytest.skip("not here: .venv/bin/python -m bench.peers vllm")
+    with subjects.vllm_server(python, tmp_path_factory.mktemp("vllm") / "log") as address:
+        yield address

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +43,25 @@ SUBJECTS = (
     *("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "tensorrt-llm", "onnxruntime"),
     *OF_MESSAGES,
 )
+VLLM_ITSELF = "vllm-server"
+"""vLLM's own server, for which its double stands in `make test`."""
+DEMO_MODEL = Path(__file__).parents[3] / "deploy" / "demo" / "model"
+VLLM_OPTIONS = (
+    *("--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-seqs", "8"),
+    "--enable-prompt-tokens-details",
+    # Else a grammar takes any white space between tokens of JSON, of which the small model writes until its limit.
+    *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
+)
+VLLM_VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+"""Little memory, one thread, nothing that leaves this machine, and no kernels that are compiled amidst an answer: the
+first one with log-probabilities took so long that vLLM gave up."""
 SILENCE = 30.0
 """Seconds after which a silent server counts as dead, on a machine that may be busy."""
 
@@ -145,6 +166,37 @@ def onnx_server(folder: Path, *options: str) -> Iterator[str]:
         yield address
 
 
+@contextlib.contextmanager
+def vllm_server(python: Path, log: Path) -> Iterator[str]:
+    """Run vLLM's own server with the small model of this repository. Args: python: of an environment with vLLM."""
+    address = f"http://127.0.0.1:{free_port()}"
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", *VLLM_OPTIONS]
+    command += ["--model", str(DEMO_MODEL), "--port", address.rpartition(":")[2]]
+    # Elsewhere: its libraries would find packages of ours that are called like some of theirs.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | VLLM_VARIABLES
+    with log.open("wb") as file:
+        # A session of its own: its engine is a process that it starts.
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, cwd=log.parent, env=environment, start_new_session=True
+        )
+        try:
+            while not _healthy(address):
+                assert process.poll() is None, log.read_text("utf-8", "replace")[-4000:]
+                time.sleep(0.2)
+            yield address
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _healthy(address: str) -> bool:
+    try:
+        return httpx2.get(f"{address}/health", trust_env=False).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
 @contextlib.asynccontextmanager
 async def of_roundhouse(address: str, model: Path) -> AsyncIterator[Subject]:
     async with EngineClient(address) as watching:
@@ -176,6 +228,17 @@ async def of_onnxruntime(address: str, model: Path) -> AsyncIterator[Subject]:
             return read_metrics(page, {"running": "onnxruntime_requests_running"})["running"]
 
         yield Subject("onnxruntime", address, processor(model), running, long=6000)
+
+
+@contextlib.asynccontextmanager
+async def of_vllm(address: str) -> AsyncIterator[Subject]:
+    async with httpx2.AsyncClient(base_url=address) as http:
+
+        async def running() -> int:
+            page = (await http.get("/metrics")).text
+            return read_metrics(page, {"running": "vllm:num_requests_running"})["running"]
+
+        yield Subject("vllm", address, processor(DEMO_MODEL), running, long=1900)
 
 
 @contextlib.asynccontextmanager

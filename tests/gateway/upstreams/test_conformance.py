@@ -53,14 +53,13 @@ def llama_cpp(smallest_model: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
-def onnxruntime(onnx_model: Path) -> Iterator[str]:
-    with subjects.onnx_server(onnx_model) as address:
-        yield address
+_VLLM = pytest.param(subjects.VLLM_ITSELF, marks=[pytest.mark.deep, pytest.mark.timeout(900)])
 
 
-@pytest.fixture(params=SUBJECTS)
+@pytest.fixture(params=[*SUBJECTS, _VLLM])
 async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: Path) -> AsyncIterator[Subject]:
+    if request.param == subjects.VLLM_ITSELF:
+        request.getfixturevalue("vllm")  # it takes minutes to start
     async with asyncio.timeout(250), AsyncExitStack() as stack:
         match request.param:
             case "llama.cpp" | "llama.cpp-llguidance" | "openai" | "anthropic":
@@ -70,6 +69,8 @@ async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: P
                 found = subjects.of_onnxruntime(request.getfixturevalue("onnxruntime"), model)
             case "vllm":
                 found = subjects.of_double(Vllm, engine.address, model)
+            case subjects.VLLM_ITSELF:
+                found = subjects.of_vllm(request.getfixturevalue("vllm"))
             case "sglang":
                 found = subjects.of_double(Sglang, engine.address, model)
             case "tensorrt-llm":
