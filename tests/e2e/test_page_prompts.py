@@ -197,6 +197,9 @@ def test_a_prompt_that_is_written_early_can_be_shared(browser: Browser, server: 
         dialog.get_by_label(SHARE).check()
         dialog.get_by_role("button", name="Save").click()
         expect(dialog.get_by_role("listitem").filter(has_text="Early")).to_have_text("Early Be quick.shared")
+        dialog.get_by_role("button", name="Delete: Early").click()
+        dialog.get_by_role("button", name="Delete", exact=True).click()
+        expect(dialog.get_by_text("No prompts yet.")).to_be_visible()
 
 
 def test_a_prompt_can_be_shared_later_and_taken_back(browser: Browser, server: ScriptedServer) -> None:
