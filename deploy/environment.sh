@@ -9,6 +9,12 @@ venv="${VENV:-.venv}"
 say() { printf 'roundhouse: %s\n' "$*"; }
 fail() { printf 'roundhouse: %s\n' "$*" >&2; exit 1; }
 
+# `train` and `dev` include what `serve` needs, so one install suffices.
+if [ -z "$extra" ]; then
+    for wider in train dev; do
+        [ ! -e "$venv/.installed-$wider" ] || extra="$wider"
+    done
+fi
 stamp="$venv/.installed-${extra:-serve}"
 # Developers' builds keep their objects, of which tests compile some again with faults in them.
 compile() {
@@ -46,7 +52,6 @@ say "installing some 90 packages, of which torch is the large one, and compiling
 # Older pips cannot say how far a download is.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} --upgrade "pip>=25.1" ||
     fail "pip could not be updated (see above). Is the package index reachable? Extra arguments: PIP_ARGS=..."
-# `train` and `dev` include what `serve` needs, so one install suffices.
 settings=""
 [ "$extra" != dev ] || settings="--config-settings=cmake.define.ROUNDHOUSE_BUILD=OFF"
 "$venv/bin/python" deploy/progress.py "$venv/install.log" \
