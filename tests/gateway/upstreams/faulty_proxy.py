@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 RETRY_AFTER = 7
 _HEADERS = ("HTTP/1.1 429 Too Many Requests", f"retry-after: {RETRY_AFTER}", "content-length: 2", "connection: close")
+_FEW = 256
+"""Bytes that a slow proxy forwards at a time, which is about a token."""
 _BUSY = "\r\n".join((*_HEADERS, "", "{}")).encode()
 
 
@@ -28,6 +30,9 @@ class FaultyProxy:
         """Bytes that the server's next reply has left; then its connection ends."""
         self.busy = False
         """Whether posts are answered with 429."""
+        self.slow = False
+        """Whether replies are forwarded bit by bit, so that a client can act in the middle of one. Without it, all of a
+        short answer may come at once on a busy machine, whose kernel can hold it back until then."""
 
     def hang(self) -> None:
         """Keep all connections, and forward nothing any more."""
@@ -83,5 +88,9 @@ class FaultyProxy:
                     writer.write(data[: self.cut_after])
                     self.cut_after = None
                     break
+                while self.slow and data:
+                    writer.write(data[:_FEW])
+                    data = data[_FEW:]
+                    await asyncio.sleep(0.01)
                 writer.write(data)
             writer.close()

@@ -297,27 +297,30 @@ async def test_an_unknown_adapter_is_refused(subject: Subject, client: Upstream)
 
 
 @feature("An interrupted answer goes on at its next token", without=OF_MESSAGES)
-async def test_an_interrupted_answer_goes_on(subject: Subject, client: Upstream) -> None:
-    count = subject.long // 10  # not there yet when its first token is
-    whole = await text_of(ask(subject, client, tokens=count))
-    generation = ask(subject, client, tokens=count)
-    said = [(await anext(generation)).text]
-    if subject.name in WITHOUT["test_an_interrupted_answer_goes_on"]:
-        assert client.hand_on() == 0
+async def test_an_interrupted_answer_goes_on(subject: Subject, proxy: FaultyProxy) -> None:
+    async with subject.connected(proxy.address) as client:
+        whole = await text_of(ask(subject, client, tokens=subject.long // 10))
+        proxy.slow = True
+        generation = ask(subject, client, tokens=subject.long // 10)
+        said = [(await anext(generation)).text]
+        handed = client.hand_on()
+        proxy.slow = False
+        if subject.name in WITHOUT["test_an_interrupted_answer_goes_on"]:
+            assert handed == 0
+            said += [delta.text for delta in await collect(generation)]
+            assert "".join(said) == whole
+            assert not client.resumes
+            return
+        assert isinstance(generation, Generation)
+        assert handed == 1
+        with pytest.raises(EngineGone) as lost:
+            while True:
+                said.append((await anext(generation)).text)
+        assert lost.value.started and lost.value.leaving
+        client.resume(generation)
         said += [delta.text for delta in await collect(generation)]
         assert "".join(said) == whole
-        assert not client.resumes
-        return
-    assert isinstance(generation, Generation)
-    assert client.hand_on() == 1
-    with pytest.raises(EngineGone) as lost:
-        while True:
-            said.append((await anext(generation)).text)
-    assert lost.value.started and lost.value.leaving
-    client.resume(generation)
-    said += [delta.text for delta in await collect(generation)]
-    assert "".join(said) == whole
-    assert generation.result.usage.output_tokens == count
+        assert generation.result.usage.output_tokens == subject.long // 10
 
 
 @feature("A prompt that is too long is refused, and says so")
