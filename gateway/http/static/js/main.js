@@ -12,7 +12,7 @@ import { pageKeys } from "./keys.js";
 import { t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
 import { comingLine, exampleQuestions, picker } from "./offered.js";
-import { Sidebar } from "./sidebar.js";
+import { filesOfConversations, Sidebar } from "./sidebar.js";
 import { keepPage, remembered, storageOf } from "./storage.js";
 import { isOver } from "./turn.js";
 
@@ -151,17 +151,9 @@ drawer(byId("sidebar"), byId("sidebar-toggle"), remembered(ofBrowser, "sidebar")
 
 byId("new-chat").addEventListener("click", () => begin());
 byId("temporary").addEventListener("click", () => begin({ temporary: true }));
-byId("export").addEventListener("click", () =>
-  transfer(async ({ download, toText }) => {
-    const all = await history.all().catch(() => null);
-    if (all) download("roundhouse-conversations.json", toText(all));
-    else say(AWAY);
-  }),
-);
-byId("markdown").addEventListener("click", () =>
-  transfer(async ({ download, toMarkdown }) =>
-    download("roundhouse-conversation.md", toMarkdown(await title(), chats.current.turns)),
-  ),
+filesOfConversations(
+  { all: byId("export"), shown: byId("markdown"), back: byId("import") },
+  { history, title, turns: () => chats.current.turns, say, onaway: () => say(AWAY) },
 );
 byId("share").addEventListener("click", async () => {
   const loaded = await import("./share-dialog.js").catch(() => null);
@@ -169,14 +161,6 @@ byId("share").addEventListener("click", async () => {
   sharing ??= new loaded.ShareDialog(key.get);
   if (readers === "tenant" || readers === "anyone") sharing.show(await title(), chats.current.turns, readers);
 });
-/** @type {HTMLInputElement} */
-const importing = byId("import");
-importing.addEventListener("change", () =>
-  transfer(async ({ restored }) => {
-    say(await restored(/** @type {FileList} */ (importing.files)[0], history));
-    importing.value = "";
-  }),
-);
 addEventListener("hashchange", async () => (await open(addressed())) || address());
 const offerExamples = exampleQuestions(byId("examples"), {
   onpick(question, model) {
@@ -249,17 +233,6 @@ function begin(options) {
   chats.begin(options);
   sidebar.draw();
   dock.focus();
-}
-
-/**
- * Do something with files of conversations, for which a module is loaded.
- *
- * @param {(loaded: typeof import("./transfer.js")) => Promise<void>} act
- */
-async function transfer(act) {
-  const loaded = await import("./transfer.js").catch(() => null);
-  if (loaded) await act(loaded);
-  else say(AWAY);
 }
 
 /** @param {string} text */

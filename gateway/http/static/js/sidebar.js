@@ -1,4 +1,7 @@
-/** The list of conversations: by folder and day, found by their words, renamed, pinned, deleted and brought back. */
+/**
+ * The list of conversations: by folder and day, found by their words, renamed, pinned, deleted and brought back. Below
+ * it, the buttons that save and import them.
+ */
 
 import { el, icon } from "./dom.js";
 import { longDate, t } from "./language.js";
@@ -207,4 +210,42 @@ function day(updated) {
   today.setDate(today.getDate() - 1);
   if (then.toDateString() === today.toDateString()) return t("Yesterday");
   return longDate(then);
+}
+
+/**
+ * Below the list: conversations to files and back, for which a module is loaded.
+ *
+ * @param {{all: HTMLElement, shown: HTMLElement, back: HTMLInputElement}} elements
+ * @param {object} parts
+ * @param {import("./history.js").History} parts.history
+ * @param {() => Promise<string>} parts.title of the conversation that is shown
+ * @param {() => import("./turn.js").Turn[]} parts.turns
+ * @param {(text: string) => void} parts.say
+ * @param {() => void} parts.onaway it cannot be done without the server
+ */
+export function filesOfConversations({ all, shown, back }, { history, title, turns, say, onaway }) {
+  /** @param {(loaded: typeof import("./transfer.js")) => Promise<void>} act */
+  const transfer = async (act) => {
+    const loaded = await import("./transfer.js").catch(() => null);
+    if (loaded) await act(loaded);
+    else onaway();
+  };
+  all.addEventListener("click", () =>
+    transfer(async ({ download, toText }) => {
+      const kept = await history.all().catch(() => null);
+      if (kept) download("roundhouse-conversations.json", toText(kept));
+      else onaway();
+    }),
+  );
+  shown.addEventListener("click", () =>
+    transfer(async ({ download, toMarkdown }) =>
+      download("roundhouse-conversation.md", toMarkdown(await title(), turns())),
+    ),
+  );
+  back.addEventListener("change", () =>
+    transfer(async ({ restored }) => {
+      say(await restored(/** @type {FileList} */ (back.files)[0], history));
+      back.value = "";
+    }),
+  );
 }
