@@ -19,6 +19,7 @@ from engine.checkpoint.opening import open_checkpoint
 from engine.step_times import TimedEngine
 from gateway.cli.connection import config_option, json_option, load_settings
 from gateway.processes.extras import missing
+from scale.decimals import plain
 from scale.planning.bounds import LatencyAims, parse_aims
 from scale.planning.devices import known_devices
 from scale.planning.kinds import STEP_TOKENS, ProbedEngine, ReplicaChoices, ReplicaKind, variants
@@ -181,9 +182,9 @@ def _checkpoint(config: str | None, model: str) -> Path | None:
 
 def _show(made: CapacityPlan, traffic: PlannedTraffic, aims: LatencyAims) -> None:
     console = Console(highlight=False)
-    load = f"{traffic.rate:.3g} requests/s of {traffic.input:.0f} tokens in, {traffic.output:.0f} out"
+    load = f"{plain(traffic.rate, 3)} requests/s of {traffic.input:.0f} tokens in, {traffic.output:.0f} out"
     console.print(f"{made.model} on {made.hardware}\n{load}, {traffic.shared:.0%} of prompts shared", markup=False)
-    console.print(f"aims: TTFT {aims.ttft:g} s, {aims.itl:g} s per token, of {aims.share:.0%}", markup=False)
+    console.print(f"aims: TTFT {plain(aims.ttft)} s, {plain(aims.itl)} s per token, of {aims.share:.0%}", markup=False)
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("figure", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
@@ -192,7 +193,7 @@ def _show(made: CapacityPlan, traffic: PlannedTraffic, aims: LatencyAims) -> Non
     for figure in made.figures:
         table.add_row(
             figure.name,
-            f"{figure.value:,.4g}" if figure.value < 1e4 else f"{figure.value:,.0f}",
+            plain(figure.value, 4) if figure.value < 1e4 else f"{figure.value:,.0f}",
             figure.unit,
             figure.why,
         )
@@ -210,7 +211,7 @@ def _compare(alternatives: Sequence[CapacityPlan]) -> None:
         table.add_row(
             each.hardware.removesuffix(" (peak figures)"),
             str(each.replicas),
-            f"{each.value('most_rate'):.3g}",
+            plain(each.value("most_rate"), 3),
             f"{each.value('per_hour'):,.2f}",
             f"{each.value('per_million'):.3f}",
             each.binds,

@@ -14,6 +14,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert
 
 from engine.step_times import StepWork
+from scale.decimals import plain
 from scale.planning.step_cost import StepTime
 from scale.planning.traffic import PlannedTraffic, parse_fields
 
@@ -120,7 +121,7 @@ class ReplicaBounds:
     def at(self, rate: float) -> SteadyState:
         """Return the replica at a rate that it can bear."""
         batch = _largest(lambda batch: batch <= 0 or batch / (self._traffic.output * self.step(batch)) <= rate, 1e6)
-        return self._state(batch, f"the load of {rate:.3g} requests/s")
+        return self._state(batch, f"the load of {plain(rate, 3)} requests/s")
 
     def _state(self, batch: float, binds: str) -> SteadyState:
         step = self.step(batch)
@@ -134,8 +135,8 @@ class ReplicaBounds:
         yield f"the KV cache of {limits.kv_tokens:,} tokens holds {self.fits:.0f} requests", self.fits
         tokens = 1 + traffic.unique / traffic.output
         yield f"a step has at most {limits.step_tokens} tokens", limits.step_tokens / tokens
-        yield f"ITL of {aims.itl:g} s", _largest(lambda batch: self.step(batch) <= aims.itl, most)
-        yield f"TTFT of {aims.ttft:g} s", _largest(lambda batch: self.ttft(batch) <= aims.ttft, most)
+        yield f"ITL of {plain(aims.itl)} s", _largest(lambda batch: self.step(batch) <= aims.itl, most)
+        yield f"TTFT of {plain(aims.ttft)} s", _largest(lambda batch: self.ttft(batch) <= aims.ttft, most)
 
     def _decodes(self, batch: float) -> StepWork:
         return StepWork(tokens=batch, sampled=batch, read=batch * (self._traffic.input + self._traffic.output / 2))

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.scheduling.config import SchedulerConfig
+from scale.decimals import plain
 from scale.planning.bounds import EngineLimits, LatencyAims, ReplicaBounds, SteadyState, replicas_for
 from scale.planning.kinds import PlanFigure, ReplicaKind
 from scale.planning.replay import ReplayResult, replay
@@ -71,7 +72,7 @@ def plan(
     most = bounds.most()
     offered = traffic.rate / most.rate
     needed = replicas_for(offered)
-    why = f"{offered:.3g} busy: /0.85 and half its root for chance"
+    why = f"{plain(offered, 3)} busy: /0.85 and half its root for chance"
     result = None
     if simulated:
         needed, result, tried = _by_simulation(kind, traffic, aims, trace, needed)
@@ -108,8 +109,8 @@ def _by_simulation(
     result = simulate_replica(kind, traffic, aims, high, trace)
     if result.within < aims.share:
         raise ValueError(
-            f"even in idle replicas only {result.within:.1%} of the requests are within {aims.ttft:g} s and "
-            f"{aims.itl:g} s per token: prompts of this length need a faster device, or other aims"
+            f"even in idle replicas only {result.within:.1%} of the requests are within {plain(aims.ttft)} s and "
+            f"{plain(aims.itl)} s per token: prompts of this length need a faster device, or other aims"
         )
     while high - low > max(1, low // 50):
         # More than a quarter is rarely missing.
@@ -180,7 +181,7 @@ def _simulated(result: ReplayResult, aims: LatencyAims) -> list[PlanFigure]:
     why = f"{result.requests} requests through the engine's scheduler"
     return [
         PlanFigure("simulated_ttft_p50", result.ttft.p50 * 1e3, "ms", why),
-        PlanFigure("simulated_ttft_p95", result.ttft.p95 * 1e3, "ms", f"aim: {aims.ttft * 1e3:g}"),
+        PlanFigure("simulated_ttft_p95", result.ttft.p95 * 1e3, "ms", f"aim: {plain(aims.ttft * 1e3)}"),
         PlanFigure("simulated_itl_p50", result.itl.p50 * 1e3, "ms", "between two tokens"),
         PlanFigure("simulated_itl_p95", result.itl.p95 * 1e3, "ms", "steps with prompts are the longer ones"),
         PlanFigure(
@@ -196,7 +197,7 @@ def _money(price: float | None, replicas: int, traffic: PlannedTraffic) -> list[
     tokens = traffic.rate / traffic.peak * 3600
     mean = f"{hour:.2f} an hour over {tokens:,.0f} requests of its mean"
     return [
-        PlanFigure("per_hour", hour, "money", f"{replicas} replicas at {price:g}"),
+        PlanFigure("per_hour", hour, "money", f"{replicas} replicas at {plain(price)}"),
         PlanFigure("per_month", hour * _HOURS, "money", f"{_HOURS} hours"),
         PlanFigure(
             "per_million", hour / (tokens * (traffic.input + traffic.output)) * 1e6, "money per million tokens", mean

@@ -29,6 +29,14 @@ def test_a_plan_says_what_binds_and_why() -> None:
     assert "the same device with other types" in done.output
 
 
+def test_large_and_small_numbers_are_written_out() -> None:
+    done = run(*GPU[:4], "--traffic", "rate=500000,input=800,output=100", "--price", "2000000", "--bounds-only")
+    assert done.exit_code == 0, done.output
+    assert "500,000 requests/s" in done.output and "replicas at 2,000,000" in done.output
+    assert re.search(r"\d,\d{3} busy: /0.85", done.output)
+    assert not re.search(r"\de[+-]\d", done.output)
+
+
 def test_json_has_every_figure_and_the_simulation() -> None:
     done = run(*GPU, "--json", "--price", "4", "--spare", "0", "--max-running", "32", "--step-tokens", "512")
     assert done.exit_code == 0, done.output
