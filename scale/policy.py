@@ -18,7 +18,6 @@ or, if it is the larger one and has been right of late, that of yesterday (`scal
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 
@@ -26,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scale.money import payable
+from scale.reasons import Figure, ScaleReason, ScaleReasonKind
 from scale.seasons import Season, observe, ratio
 from scale.signals import PoolBounds, PoolReplica, PoolSignal, ReplicaPhase
 
@@ -95,37 +95,6 @@ class PoolMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time since which fewer are ready than desired and none became so."""
 
 
-class ScaleReasonKind(enum.StrEnum):
-    """Why a pool has the size that it has, in one word."""
-
-    LOAD = "load"
-    SLOTS = "slots"
-    KV = "kv"
-    ADAPTERS = "adapters"
-    TTFT = "ttft"
-    BOUNDS = "bounds"
-    BUDGET = "budget"
-    HOLD = "hold"
-    """A larger target is not long enough ago."""
-    SURVIVORS = "survivors"
-    """Those that would stay do not hold what is in flight."""
-    NO_SIGNAL = "no_signal"
-    STUCK = "stuck"
-    """Replicas that were asked for do not come."""
-    ASLEEP = "asleep"
-    WAKING = "waking"
-
-
-class ScaleReason(Struct, frozen=True):
-    """One reason of a decision."""
-
-    kind: ScaleReasonKind
-    text: str
-    """The reason for people, with its figures."""
-    alert: bool = False
-    """Whether an operator should look at it."""
-
-
 class ScaleDecision(Struct, frozen=True, kw_only=True):
     """What an actuator has to reach."""
 
@@ -155,9 +124,8 @@ def decide(
     targets = _window(memory.targets, signal.time, target, policy.hold_seconds)
     desired = max(size for _, size in targets)
     if desired > target:
-        reasons.append(
-            ScaleReason(ScaleReasonKind.HOLD, f"the target was {desired} within the last {policy.hold_seconds:.0f} s")
-        )
+        held = {"target": desired, "seconds": round(policy.hold_seconds)}
+        reasons.append(ScaleReason(ScaleReasonKind.HOLD, held))
     desired = _bounded(desired, bounds, reasons)
     desired, short_since = _fallback(signal, desired, memory, bounds, policy, reasons)
     paid = payable(signal, bounds)
@@ -165,9 +133,7 @@ def decide(
     victims = _victims(ready, len(ready) - desired, len(ready) - min(bounds.max_replicas, paid), policy)
     if len(victims) < len(ready) - desired:
         desired = len(ready) - len(victims)
-        reasons.append(
-            ScaleReason(ScaleReasonKind.SURVIVORS, f"fewer than {desired} replicas would not hold what is in flight")
-        )
+        reasons.append(ScaleReason(ScaleReasonKind.SURVIVORS, {"replicas": desired}))
     memory = replace(memory, targets=targets, desired=desired, ready=len(ready), short_since=short_since)
     return ScaleDecision(desired=desired, victims=victims, reasons=tuple(reasons), offered=offered), memory
 
@@ -175,7 +141,7 @@ def decide(
 def _hold(signal: PoolSignal, memory: PoolMemory, bounds: PoolBounds) -> tuple[ScaleDecision, PoolMemory]:
     """Keep the size that there is, as far as bounds and budget allow."""
     present = len(signal.replicas) - len(signal.of(ReplicaPhase.DRAINING))
-    reasons = [ScaleReason(ScaleReasonKind.NO_SIGNAL, "no current figures: the size stays", alert=True)]
+    reasons = [ScaleReason(ScaleReasonKind.NO_SIGNAL, alert=True)]
     desired = _bounded(present if memory.desired is None else memory.desired, bounds, reasons)
     desired = _within_budget(desired, payable(signal, bounds), signal, bounds, reasons)
     return ScaleDecision(desired=desired, reasons=tuple(reasons)), replace(memory, desired=desired)
@@ -244,36 +210,27 @@ def _target(
 ) -> int:
     idle = math.inf if memory.active is None else signal.time - memory.active
     if idle >= policy.sleep_seconds and not bounds.min_replicas:
-        text = "no request yet" if idle == math.inf else f"no request for {idle:.0f} s"
-        reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, text))
+        reasons.append(ScaleReason(ScaleReasonKind.ASLEEP, {} if idle == math.inf else {"seconds": round(idle)}))
         return 0
     sized = max(1, math.ceil(offered / policy.busy_share + policy.margin * math.sqrt(offered) - 1e-9)) + bounds.spare
-    spare = f" and {bounds.spare} spare" if bounds.spare else ""
-    reasons.append(
-        ScaleReason(
-            ScaleReasonKind.LOAD, f"work keeps {offered:.1f} replicas busy: {sized} with room for chance{spare}"
-        )
-    )
+    spare = {"spare": bounds.spare} if bounds.spare else {}
+    reasons.append(ScaleReason(ScaleReasonKind.LOAD, {"offered": round(offered, 1), "sized": sized, **spare}))
     if signal.wanted and not ready:
-        reasons.append(ScaleReason(ScaleReasonKind.WAKING, f"{signal.wanted} turns wait for a first replica"))
+        reasons.append(ScaleReason(ScaleReasonKind.WAKING, {"turns": signal.wanted}))
     target = sized
     slots = [min(1.0, each.in_flight / each.slots) for each in ready if each.slots]
-    for kind, shares, most, what in (
-        (ScaleReasonKind.SLOTS, slots, policy.in_flight_share, "slots"),
-        (ScaleReasonKind.KV, [each.kv_share for each in ready], policy.kv_share, "KV blocks"),
-        (ScaleReasonKind.ADAPTERS, [each.adapter_share for each in ready], policy.kv_share, "memory for adapters"),
+    for kind, shares, most in (
+        (ScaleReasonKind.SLOTS, slots, policy.in_flight_share),
+        (ScaleReasonKind.KV, [each.kv_share for each in ready], policy.kv_share),
+        (ScaleReasonKind.ADAPTERS, [each.adapter_share for each in ready], policy.kv_share),
     ):
         floor = math.ceil(sum(shares) / most - 1e-9)
         if floor > target:
             target = floor
-            reasons.append(ScaleReason(kind, f"{what} in use need {floor} replicas at {most:.0%} of each"))
+            reasons.append(ScaleReason(kind, {"replicas": floor, "percent": round(100 * most)}))
     if memory.extra:
         target += memory.extra
-        reasons.append(
-            ScaleReason(
-                ScaleReasonKind.TTFT, f"{memory.extra} more because TTFT p95 was above {policy.ttft_target:g} s"
-            )
-        )
+        reasons.append(ScaleReason(ScaleReasonKind.TTFT, {"extra": memory.extra, "aim": policy.ttft_target}))
     return target
 
 
@@ -282,8 +239,9 @@ def _bounded(target: int, bounds: PoolBounds, reasons: list[ScaleReason]) -> int
     bounded = min(max(target, least), bounds.max_replicas)
     if bounded != target:
         lower = "min_replicas" if least == bounds.min_replicas else "on_demand_replicas"
-        text = f"{'max_replicas' if bounded < target else lower} is {bounded}, not {target}"
-        reasons.append(ScaleReason(ScaleReasonKind.BOUNDS, text, alert=bounded < target))
+        bound = "max_replicas" if bounded < target else lower
+        figures: dict[str, Figure] = {"bound": bound, "limit": bounded, "target": target}
+        reasons.append(ScaleReason(ScaleReasonKind.BOUNDS, figures, alert=bounded < target))
     return bounded
 
 
@@ -310,8 +268,8 @@ def _fallback(
     least = max(ready + 1, bounds.min_replicas, bounds.on_demand)
     if signal.time - since < policy.patience * policy.start_seconds or desired <= least:
         return desired, since
-    text = f"no replica became ready for {signal.time - since:.0f} s: asks for {least} instead of {desired}"
-    reasons.append(ScaleReason(ScaleReasonKind.STUCK, text, alert=True))
+    figures = {"seconds": round(signal.time - since), "least": least, "target": desired}
+    reasons.append(ScaleReason(ScaleReasonKind.STUCK, figures, alert=True))
     return least, since
 
 
@@ -322,9 +280,9 @@ def _within_budget(
     if paid >= desired:
         return desired
     draining = len(signal.of(ReplicaPhase.DRAINING))
-    text = f"the budget of {bounds.budget:g} an hour pays {paid:g} replicas"
-    text += f" beside {draining} that drain" if draining else ""
-    reasons.append(ScaleReason(ScaleReasonKind.BUDGET, text, alert=True))
+    assert bounds.budget is not None  # without one, any number is paid
+    beside = {"draining": draining} if draining else {}
+    reasons.append(ScaleReason(ScaleReasonKind.BUDGET, {"budget": bounds.budget, "paid": paid, **beside}, alert=True))
     return int(paid)
 
 

@@ -35,6 +35,7 @@ from gateway.scaling.metrics import ScalingMetrics
 from gateway.scaling.observation import PoolLook, drained, observe
 from gateway.scaling.records import PoolReason, PoolRecord, PoolRecords, Remembered
 from scale.policy import ScaleDecision, ScalePolicy, decide
+from scale.reasons import Figure, ScaleReason, ScaleReasonKind
 from scale.signals import PoolBounds, PoolSignal, ReplicaPhase
 
 log = logging.getLogger("roundhouse.scaling")
@@ -222,11 +223,13 @@ class Controller:
             remembered = replace(remembered, next_start=now + pause)
         if count < FAILURES:
             return remembered, None
-        text = f"{count} starts have failed, the next one is tried in {max(0.0, remembered.next_start - now):.0f} s"
+        figures: dict[str, Figure] = {"count": count, "seconds": round(max(0.0, remembered.next_start - now))}
         if failed:
-            text = f"{text}: {failed[-1].reason}"
-            log.error("engines cannot be started", extra={"pool": pool.tier, "error": text})
-        return remembered, PoolReason("starts_fail", text, alert=True)
+            figures["cause"] = failed[-1].reason
+        reason = PoolReason.of(ScaleReason(ScaleReasonKind.STARTS_FAIL, figures, alert=True))
+        if failed:
+            log.error("engines cannot be started", extra={"pool": pool.tier, "error": reason.text})
+        return remembered, reason
 
     def _tell(self, pool: str, before: PoolRecord | None, record: PoolRecord, signal: PoolSignal) -> None:
         self.metrics.decided(pool, record, signal)
@@ -289,7 +292,7 @@ def _record(
         starting=len(signal.of(ReplicaPhase.STARTING)),
         draining=len(signal.of(ReplicaPhase.DRAINING)),
         offered=round(decision.offered, 3),
-        reasons=(*(PoolReason(each.kind, each.text, each.alert) for each in decision.reasons), *more),
+        reasons=(*map(PoolReason.of, decision.reasons), *more),
         generation=1 if before is None else before.generation + changed,
         since=signal.time if before is None or changed else before.since,
         time=signal.time,

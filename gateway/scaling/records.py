@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from gateway.scaling.leader import LEADER_KEY
 from gateway.scaling.observation import PoolHistory
 from scale.policy import PoolMemory
+from scale.reasons import Figure, ScaleReason, sentence_of
 
 RECORD_KEY = "rh1:pool:{pool}"
 
@@ -31,8 +32,15 @@ class PoolReason(Struct, frozen=True, omit_defaults=True):
 
     kind: str
     text: str
+    """Its sentence, for people."""
     alert: bool = False
     """Whether an operator should look at it."""
+    figures: Mapping[str, Figure] = {}
+    """What the sentence tells, by names; none in the record of an older version."""
+
+    @classmethod
+    def of(cls, reason: ScaleReason) -> PoolReason:
+        return cls(reason.kind, reason.text, reason.alert, reason.figures)
 
 
 class Remembered(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +81,22 @@ class PoolRecord(Struct, frozen=True, kw_only=True):
         return [reason for reason in self.reasons if reason.alert]
 
 
+class PoolCause(Struct, frozen=True):
+    """Why a pool has the size that it has, for programs, which may say it in another language."""
+
+    kind: str
+    """In one word."""
+    sentence: str
+    """In English, with `{name}` for each figure that is told apart."""
+    figures: Mapping[str, Figure]
+    alert: bool
+
+    @classmethod
+    def of(cls, reason: PoolReason) -> PoolCause:
+        found = sentence_of(reason.kind, reason.figures) if reason.figures else None
+        return cls(reason.kind, found or reason.text, reason.figures, reason.alert)
+
+
 class PoolSize(Struct, frozen=True):
     """What operators are told of a pool whose number of engines follows its load."""
 
@@ -93,6 +117,8 @@ class PoolSize(Struct, frozen=True):
     reasons: list[str]
     alerts: list[str]
     """Those of the reasons that somebody should look at."""
+    causes: list[PoolCause]
+    """The reasons again, for programs."""
 
     @classmethod
     def of(cls, pool: str, record: PoolRecord) -> PoolSize:
@@ -109,6 +135,7 @@ class PoolSize(Struct, frozen=True):
             looked=record.time,
             reasons=[reason.text for reason in record.reasons],
             alerts=[reason.text for reason in record.alerts],
+            causes=[PoolCause.of(reason) for reason in record.reasons],
         )
 
 

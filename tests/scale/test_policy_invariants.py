@@ -130,7 +130,7 @@ def test_bounds_and_budget_hold_and_victims_are_ready_replicas(bounds: PoolBound
         assert len(set(decision.victims)) == len(decision.victims)
         assert set(decision.victims) <= {each.id for each in ready}
         assert not decision.victims or len(ready) - len(decision.victims) == decision.desired
-        assert decision.reasons
+        assert decision.reasons and all(reason.text for reason in decision.reasons)
 
 
 @given(bounds(), looks)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.http import page
+from scale.reasons import SENTENCES
 
 ROOT = Path(__file__).parents[3]
 SIGN_IN_PAGE = ROOT / "gateway/http/sign_in.html.jinja"
@@ -174,7 +175,12 @@ def first_tag(catalogues: tuple[str, ...]) -> str:
     return f'<html lang="en" data-catalogue="{" ".join(catalogues)}" data-languages="{" ".join(["en", *LANGUAGES])}">'
 
 
-ALSO = ("gateway/http/sign_in.py", "gateway/admin/alerts.py", "gateway/admin/endpoints/plan.py")
+ALSO = (
+    "gateway/http/sign_in.py",
+    "gateway/admin/alerts.py",
+    "gateway/admin/endpoints/plan.py",
+    "scale/reasons.py",
+)
 """Files that speak to readers, beside the rooms that do."""
 FOR_THE_COMMAND = {"ProbedEngine", "_by_simulation", "_simulated", "scheduler_config"}
 """What of the planner only `roundhouse plan` shows: it simulates, and takes engines that were timed."""
@@ -200,7 +206,7 @@ def strings(tree: ast.AST) -> set[str]:
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
+            found.add(_PLACE.sub("{}", node.value))
         if isinstance(node, ast.JoinedStr):
             found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values))
             waiting += [part for part in node.values if isinstance(part, ast.FormattedValue)]
@@ -245,3 +251,9 @@ def documents(node: ast.AST) -> bool:
 def test_all_that_the_planner_says_is_translated(language: str) -> None:
     said = {_PLACE.sub("{}", text) for text in entries_of(language, ("administration",), "said")}
     assert planned() - said == set()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_reasons_of_pools_sizes_are_translated(language: str) -> None:
+    said = entries_of(language, ("administration",), "said")
+    assert {each for sentences in SENTENCES.values() for each in sentences} - said.keys() == set()

@@ -699,6 +699,14 @@ export interface PlanState {
   command: string | null;
 }
 
+/** Why a pool has the size that it has, for programs, which may say it in another language. */
+export interface PoolCause {
+  kind: string;
+  sentence: string;
+  figures: Record<string, number | string>;
+  alert: boolean;
+}
+
 /** How many engines a pool may have. Without a record: as many as the configuration says. */
 export interface PoolChange {
   /** Fewest engines; null: the configuration's number. */
@@ -725,6 +733,7 @@ export interface PoolSize {
   looked: number;
   reasons: string[];
   alerts: string[];
+  causes: PoolCause[];
 }
 
 /** A model and the engines that serve it. */

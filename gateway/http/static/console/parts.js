@@ -1,7 +1,7 @@
 /** Parts that views are made of. */
 
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact/hooks.js";
-import { t, translated } from "../js/language.js";
+import { filled, t, translated } from "../js/language.js";
 import { toAddress } from "./address.js";
 import { focusHeading } from "./focus.js";
 import { NONE, times } from "./format.js";
@@ -48,10 +48,14 @@ export function useAction() {
   return { act, busy: state.busy, failure: state.failure && html`<${Failure} failure=${state.failure} />` };
 }
 
-/** What the server says itself; where it stays English, that is said to what reads it aloud. @param {{text: string}} props */
-export function Said({ text }) {
-  const own = translated(text);
-  return html`<span lang=${own === null ? "en" : undefined}>${own ?? text}</span>`;
+/**
+ * What the server says itself; where it stays English, that is said to what reads it aloud.
+ *
+ * @param {{text: string, figures?: Record<string, string | number>}} props figures: what is in the text's places
+ */
+export function Said({ text, figures = {} }) {
+  const own = translated(text, figures);
+  return html`<span lang=${own === null ? "en" : undefined}>${own ?? filled(text, figures)}</span>`;
 }
 
 /** @param {{at: number | null}} props seconds since 1970; the other clock is shown on demand */

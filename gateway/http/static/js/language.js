@@ -64,11 +64,12 @@ const patterns = [...sentences]
  * What the server has said in English, in the reader's language.
  *
  * @param {string} said
+ * @param {Values} [values] what takes the place of `{name}` in it, if the server tells that apart
  * @returns {string | null} null: in English it stays
  */
-export function translated(said) {
+export function translated(said, values = {}) {
   const own = sentences.get(said);
-  if (own !== undefined) return own;
+  if (own !== undefined) return filled(own, values);
   for (const { own, pattern } of patterns) {
     const found = pattern.exec(said)?.groups;
     if (!found) continue;
@@ -105,8 +106,8 @@ export const fixed = (value, digits) => number(value, { minimumFractionDigits: d
 /** Day, month and year. @param {Date} date */
 export const longDate = (date) => date.toLocaleDateString(language, { day: "numeric", month: "long", year: "numeric" });
 
-/** @param {string} text @param {Values} values */
-const filled = (text, values) =>
+/** A text with values in its places. @param {string} text @param {Values} values */
+export const filled = (text, values) =>
   text.replace(/\{(\w+)\}/g, (whole, name) => {
     const value = values[name] ?? whole;
     return typeof value === "number" ? number(value) : value;

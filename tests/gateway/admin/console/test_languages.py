@@ -6,9 +6,12 @@ import re
 from typing import Literal
 
 import httpx2
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, Request, ViewportSize, expect
 
+from gateway.scaling.records import PoolReason, PoolRecord, PoolSize
+from scale.reasons import ScaleReason, ScaleReasonKind
 from tests.e2e.browser import needs_chromium, violations, visit
 from tests.e2e.pseudo_language import speak, untranslated
 from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
@@ -202,3 +205,56 @@ def test_all_texts_are_in_the_catalogues_and_longer_ones_fit(
             page.keyboard.press("Escape")
             expect(dialog(page)).to_have_count(0)
         assert not any(found.values()), {state: those for state, those in found.items() if those}
+
+
+SIZED = (
+    PoolReason.of(ScaleReason(ScaleReasonKind.LOAD, {"offered": 1234.5, "sized": 1470, "spare": 1})),
+    PoolReason.of(ScaleReason(ScaleReasonKind.BOUNDS, {"bound": "max_replicas", "limit": 4, "target": 9})),
+    PoolReason.of(ScaleReason(ScaleReasonKind.KV, {"replicas": 6, "percent": 85})),
+    PoolReason("load", "work keeps 3.7 replicas busy: 7 with room for chance"),
+    PoolReason("weather", "it rains"),
+)
+"""Reasons with figures, one of an older version, and one that nobody here knows."""
+
+
+@pytest.mark.parametrize(
+    ("locale", "said", "english"),
+    [
+        (
+            "en-US",
+            [
+                "work keeps 1,234.5 replicas busy: 1,470 with room for chance and 1 spare",
+                "max_replicas is 4, not 9",
+                "KV blocks in use need 6 replicas at 85% of each",
+                "work keeps 3.7 replicas busy: 7 with room for chance",
+                "it rains",
+            ],
+            5,
+        ),
+        (
+            "de-DE",
+            [
+                "die Arbeit lastet 1.234,5 Replikate aus: 1.470 mit Spielraum für den Zufall und 1 in Reserve",
+                "max_replicas ist 4, nicht 9",
+                "für die belegten KV-Blöcke sind 6 Replikate nötig, bei 85 % in jedem",
+                "die Arbeit lastet 3,7 Replikate aus: 7 mit Spielraum für den Zufall",
+                "it rains",
+            ],
+            1,
+        ),
+    ],
+)
+def test_reasons_of_a_pool_s_size_are_in_the_reader_s_language(
+    browser: Browser, shop: Shop, operator: httpx2.Client, locale: str, said: list[str], english: int
+) -> None:
+    """What stays English is marked as such."""
+    counts = {"min_replicas": 1, "max_replicas": 4, "ready": 4, "starting": 0, "draining": 0}
+    record = PoolRecord(**counts, desired=4, offered=5.0, since=0.0, time=0.0, reasons=SIZED)
+    pools = operator.get("/pools").raise_for_status().json()
+    pools["data"][0]["size"] = msgspec.to_builtins(PoolSize.of("small", record))
+    with visit(browser, shop.url, locale=locale) as tab:
+        tab.page.route("**/admin/v1/pools", lambda route: route.fulfill(json=pools))
+        sign_in(tab.page, OPERATOR, "#/pools")
+        reasons = tab.page.locator("main li")
+        expect(reasons).to_have_text(said)
+        expect(reasons.locator("[lang=en]")).to_have_count(english)

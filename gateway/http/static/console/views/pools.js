@@ -79,7 +79,7 @@ function Pool({ pool, change }) {
         [t("Wanted"), size ? t("{desired}, from {least} to {most}", { desired: size.desired, least: size.min_replicas, most: size.max_replicas }) : t("not scaled")],
       ]}
     />
-    ${size && html`<ul>${size.reasons.map((reason) => html`<li><${Said} text=${reason} /></li>`)}</ul>`}
+    ${size && html`<ul>${size.causes.map(({ sentence, figures }) => html`<li><${Said} text=${sentence} figures=${figures} /></li>`)}</ul>`}
     <${Table} caption=${t("Replicas of {pool}", { pool: label })} columns=${columns} rows=${replicas} by=${(/** @type {Replica} */ { name }) => name} empty=${t("No replica is known.")} />
   </section>`;
 }

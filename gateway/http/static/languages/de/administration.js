@@ -281,6 +281,26 @@ export const said = {
   "the replica {replica} of {model} fails and gets no turns for a while": "das Replikat {replica} von {model} fällt aus und erhält eine Weile keine Anfragen",
   "the semantic cache of {tenant} gives no answers of one kind or more: too many would be wrong": "der semantische Cache von {tenant} gibt Antworten mindestens einer Art nicht: zu viele wären falsch",
 
+  // Why a pool has its size
+  "work keeps {offered} replicas busy: {sized} with room for chance": "die Arbeit lastet {offered} Replikate aus: {sized} mit Spielraum für den Zufall",
+  "work keeps {offered} replicas busy: {sized} with room for chance and {spare} spare": "die Arbeit lastet {offered} Replikate aus: {sized} mit Spielraum für den Zufall und {spare} in Reserve",
+  "slots in use need {replicas} replicas at {percent}% of each": "für die belegten Slots sind {replicas} Replikate nötig, bei {percent} % in jedem",
+  "KV blocks in use need {replicas} replicas at {percent}% of each": "für die belegten KV-Blöcke sind {replicas} Replikate nötig, bei {percent} % in jedem",
+  "memory for adapters in use needs {replicas} replicas at {percent}% of each": "für den belegten Speicher für Adapter sind {replicas} Replikate nötig, bei {percent} % in jedem",
+  "{extra} more because TTFT p95 was above {aim} s": "{extra} mehr, weil das 95. Perzentil der TTFT über {aim} s lag",
+  "{bound} is {limit}, not {target}": "{bound} ist {limit}, nicht {target}",
+  "the budget of {budget} an hour pays {paid} replicas": "das Budget von {budget} je Stunde bezahlt {paid} Replikate",
+  "the budget of {budget} an hour pays {paid} replicas beside {draining} that drain": "das Budget von {budget} je Stunde bezahlt {paid} Replikate neben {draining}, die stillgelegt werden",
+  "the target was {target} within the last {seconds} s": "in den letzten {seconds} s war das Ziel {target}",
+  "fewer than {replicas} replicas would not hold what is in flight": "weniger als {replicas} Replikate könnten die laufenden Anfragen nicht aufnehmen",
+  "no current figures: the size stays": "keine aktuellen Zahlen: die Größe bleibt",
+  "no replica became ready for {seconds} s: asks for {least} instead of {target}": "seit {seconds} s wurde kein Replikat bereit: {least} statt {target} werden angefordert",
+  "no request yet": "noch keine Anfrage",
+  "no request for {seconds} s": "seit {seconds} s keine Anfrage",
+  "{turns} turns wait for a first replica": "{turns} Anfragen warten auf ein erstes Replikat",
+  "{count} starts have failed, the next one is tried in {seconds} s": "{count} Starts sind gescheitert, der nächste wird in {seconds} s versucht",
+  "{count} starts have failed, the next one is tried in {seconds} s: {cause}": "{count} Starts sind gescheitert, der nächste wird in {seconds} s versucht: {cause}",
+
   // Why a plan is so, and its units
   "{devices} x {device}, weights {weights}, KV {kv} (peak figures)": "{devices} × {device}, Gewichte {weights}, KV {kv} (nach Datenblatt)",
   "max_running is {count}": "max_running ist {count}",
