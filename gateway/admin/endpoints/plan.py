@@ -71,6 +71,8 @@ class PlanState(Struct, frozen=True, kw_only=True):
     """null: no model or no hardware is named, or the load cannot be served."""
     problem: str | None
     """Why the load cannot be served."""
+    detail: str | None
+    """What is wrong with the model's checkpoint, if that is why."""
     alternatives: list[ReplicaPlan]
     """The same device with other types of weights, keys and values, the cheapest first."""
     command: str | None
@@ -90,7 +92,13 @@ async def plan_load(call: Call, query: PlanQuery) -> Answer[PlanState]:
 def _plan(query: PlanQuery, store: ModelStore) -> PlanState:
     models = sorted({*(model.name for model in store.models()), *known_shapes()})
     known = PlanState(
-        models=models, hardware=list(known_devices()), plan=None, problem=None, alternatives=[], command=None
+        models=models,
+        hardware=list(known_devices()),
+        plan=None,
+        problem=None,
+        detail=None,
+        alternatives=[],
+        command=None,
     )
     if query.model is None or query.hardware is None:
         return known
@@ -102,7 +110,10 @@ def _plan(query: PlanQuery, store: ModelStore) -> PlanState:
     try:
         kind, others = variants(_shape(query.model, store), _device(query.hardware), choices)
         made = plan_replicas(kind, traffic, aims, spare=query.spare, simulated=False)
-    except (ValueError, CheckpointError, OSError) as error:
+    except (CheckpointError, OSError) as error:
+        problem = f"the checkpoint of {query.model[:64]} cannot be used"
+        return msgspec.structs.replace(known, problem=problem, detail=str(error))
+    except ValueError as error:
         return msgspec.structs.replace(known, problem=str(error))
     alternatives = cheapest(others, traffic, aims, spare=query.spare)
     return msgspec.structs.replace(

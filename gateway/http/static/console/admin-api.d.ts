@@ -695,6 +695,7 @@ export interface PlanState {
   hardware: string[];
   plan: ReplicaPlan | null;
   problem: string | null;
+  detail: string | null;
   alternatives: ReplicaPlan[];
   command: string | null;
 }

@@ -23,10 +23,14 @@ export function Loaded({ of: { data, failure, busy, again }, children }) {
   return html`<div class="loaded" aria-busy=${busy}>${children(data)}</div>`;
 }
 
-/** @param {{failure: Error & {lang?: string}, again?: () => void}} props */
+/**
+ * @param {{failure: Error & {lang?: string, detail?: string | null}, again?: () => void}} props detail: the server's own
+ *   words, beside the message
+ */
 export function Failure({ failure, again }) {
   return html`<div class="failure" role="alert">
     <p lang=${failure.lang}>${failure.message}</p>
+    ${failure.detail && html`<p><${Said} text=${failure.detail} /></p>`}
     ${again && html`<button type="button" onClick=${again}>${t("Try again")}</button>`}
   </div>`;
 }

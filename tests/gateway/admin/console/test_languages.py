@@ -43,6 +43,8 @@ GERMAN = {
     "#/audit": "Audit-Protokoll",
 }
 """Heading of each view by its address."""
+PLANNED = "#/plan?model=llama-3.1-8b&hardware=h100"
+"""A view that has more to say when it is asked."""
 CATALOGUES = ("console", "administration", "answers", "names")
 NAMES = "|".join(
     (
@@ -193,7 +195,7 @@ def test_all_texts_are_in_the_catalogues_and_longer_ones_fit(
         expect(page.locator("input[type=password]")).to_be_visible()
         complete("before signing in")
         sign_in(page, OPERATOR)
-        for address in (*GERMAN, f"#/turns/{answered}"):
+        for address in (*GERMAN, PLANNED, f"#/turns/{answered}"):
             open_view(page, address)
             complete(address)
         for address in ("#/tenants", "#/tenants/shop/keys", "#/adapters", "#/routes", "#/prices"):
@@ -258,3 +260,41 @@ def test_reasons_of_a_pool_s_size_are_in_the_reader_s_language(
         reasons = tab.page.locator("main li")
         expect(reasons).to_have_text(said)
         expect(reasons.locator("[lang=en]")).to_have_count(english)
+
+
+ENGLISH = re.compile(r"\b(the|of|and|per|at|each|there|mean|needs|requests?|replicas?|layers|left|hours?|money)\b")
+"""Words that sentences and units of the planner have, and German does not."""
+
+
+def test_a_plan_is_german_with_all_its_figures(browser: Browser, shop: Shop, operator: httpx2.Client) -> None:
+    """Values, units and reasons; so are refusals, but for what is wrong with a checkpoint, which is marked."""
+    with visit(browser, shop.url, locale="de-DE") as tab:
+        page, main = tab.page, tab.page.locator("main")
+        sign_in(page, OPERATOR, "#/")
+        open_view(page, f"{PLANNED}&rate=900000&price=1234.5")
+        expect(page.get_by_role("heading", level=2).first).to_contain_text("Replikate von llama-3.1-8b")
+        expect(row(page, "KV-Bytes")).to_contain_text("32 Schichten")
+        expect(row(page, "ausgelastet")).to_contain_text(
+            re.compile(r"\d\.\d{3} ausgelastet: durch 0,85.*; 1 in Reserve")
+        )
+        expect(row(page, "Replikate zu 1.234,5")).to_have_count(1)
+        expect(main.locator("[lang=en]")).to_have_count(0)
+        assert ENGLISH.findall(main.inner_text()) == []
+        assert violations(page) == []
+        for asked, refusal in {
+            "model=llama-3.1-70b&hardware=l4": "llama-3.1-70b in bf16 braucht",
+            "model=llama-3.1-8b&hardware=h100&ttft=0.0001": "TTFT von 0,0001 s",
+            "model=llama-3.1-8b&hardware=abacus": "abacus ist kein bekanntes Gerät",
+            "model=nobody&hardware=h100": "nobody ist kein Modell des Speichers",
+        }.items():
+            open_view(page, f"#/plan?{asked}")
+            expect(main.get_by_role("alert")).to_contain_text("Es gibt keinen Plan: ")
+            expect(main.get_by_role("alert")).to_contain_text(refusal)
+            expect(main.locator("[lang=en]")).to_have_count(0)
+            assert ENGLISH.findall(main.inner_text()) == [], asked
+        told = operator.get("/plan", params={"model": "nobody", "hardware": "h100"}).raise_for_status().json()
+        told |= {"problem": "the checkpoint of x cannot be used", "detail": "config.json: vocab_size is missing"}
+        page.route("**/admin/v1/plan?*", lambda route: route.fulfill(json=told))
+        open_view(page, "#/plan?model=x&hardware=h100")
+        expect(main.get_by_role("alert")).to_contain_text("Plan: der Checkpoint von x ist nicht verwendbar.")
+        expect(main.locator("[lang=en]")).to_have_text(["config.json: vocab_size is missing"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from gateway.cli.root import main
+from gateway.config.model_store import ModelStoreSettings
+from gateway.models.store import StoredModel
 from tests.gateway.admin.conftest import Administer
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +67,22 @@ async def test_what_cannot_be_served_is_told(administer: Administer, wrong: dict
     async with administer() as api:
         found = (await api.operator.get("/plan", params={**LOAD, **wrong})).json()
         assert message in found["problem"]
+        assert found["detail"] is None
+        assert (found["plan"], found["command"]) == (None, None)
+
+
+async def test_a_checkpoint_that_cannot_be_used_is_told_with_what_is_wrong(
+    administer: Administer, tmp_path: Path
+) -> None:
+    stored = StoredModel(name="broken", file="broken.gguf", bytes=4, sha256="0" * 64, source="here")
+    folder = tmp_path / "models" / stored.name
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_bytes(msgspec.json.encode(stored))
+    (folder / stored.file).write_bytes(b"junk")
+    async with administer(models=ModelStoreSettings(store=str(tmp_path))) as api:
+        found = (await api.operator.get("/plan", params={**LOAD, "model": "broken"})).json()
+        assert found["problem"] == "the checkpoint of broken cannot be used"
+        assert "GGUF" in found["detail"]
         assert (found["plan"], found["command"]) == (None, None)
 
 

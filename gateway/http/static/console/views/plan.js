@@ -1,6 +1,6 @@
 /** Plans replicas for a load: number, latencies and money by the planner's bounds, each figure with its reason. */
 
-import { language, named, plural, t, translated } from "../../js/language.js";
+import { fixed, language, named, plural, t, translated } from "../../js/language.js";
 import { given, withQuery } from "../address.js";
 import { count } from "../format.js";
 import { html } from "../html.js";
@@ -24,7 +24,7 @@ const FIELDS = [
   { name: "shared", label: t("Share of a prompt that many begin with"), placeholder: "0", ...NUMBER },
   { name: "peak", label: t("Busiest time over the mean of the day"), placeholder: "1", ...NUMBER },
   { name: "ttft", label: t("Aim for the first token, seconds"), placeholder: "2", ...NUMBER },
-  { name: "itl", label: t("Aim for each further token, seconds"), placeholder: "0.1", ...NUMBER },
+  { name: "itl", label: t("Aim for each further token, seconds"), placeholder: fixed(0.1, 1), ...NUMBER },
   { name: "weights", label: t("Weights"), options: options("bf16", "fp8", "int8", "w8a16", "int4") },
   { name: "kv", label: t("Keys and values"), options: options("bf16", "fp8", "int8") },
   { name: "devices", label: t("Devices of a replica"), placeholder: "1", type: "number", min: "1" },
@@ -67,10 +67,10 @@ export function Plan({ parts, query }) {
     <p class="note">${t("By bounds alone, from data sheets; what is left empty is as shown in grey. Prices are assumptions.")}</p>
     <${Filters} parts=${parts} query=${query} fields=${FIELDS} />
     <${Loaded} of=${read}>
-      ${(/** @type {PlanState} */ { models, hardware, plan, problem, alternatives, command }) => html`
+      ${(/** @type {PlanState} */ { models, hardware, plan, problem, detail, alternatives, command }) => html`
         <${Choices} id="plan-models" names=${models} />
         <${Choices} id="plan-hardware" names=${hardware} />
-        ${problem && html`<${Failure} failure=${{ message: t("There is no plan: {problem}.", { problem: translated(problem) ?? problem }) }} />`}
+        ${problem && html`<${Failure} failure=${{ message: t("There is no plan: {problem}.", { problem: translated(problem) ?? problem }), detail }} />`}
         ${plan && html`<${Planned} plan=${plan} alternatives=${alternatives} command=${command} />`}
         ${!plan && !problem && html`<p class="empty">${t("Name a model and hardware.")}</p>`}
       `}

@@ -338,6 +338,7 @@ export const said = {
   "tokens": "Tokens",
 
   // Why there is none
+  "the checkpoint of {model} cannot be used": "der Checkpoint von {model} ist nicht verwendbar",
   "it cannot serve one request at a time as asked for: {limit}": "ein Replikat kann auch eine einzelne Anfrage nicht wie verlangt bedienen: {limit}",
   "{needs}, {devices} x {device} have {size} GB for it; take more devices or fewer bits": "{needs}, {devices} × {device} haben dafür {size} GB; mehr Geräte nehmen oder weniger Bits",
   "{model} in {weights} needs {size} GB": "{model} in {weights} braucht {size} GB",
