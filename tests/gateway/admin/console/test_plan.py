@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from playwright.sync_api import expect
 
+from gateway.admin.endpoints.plan import PlanQuery
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import OPERATOR
 from tests.gateway.admin.console.pages import open_view, row, sign_in
 
 pytestmark = needs_chromium
+
+WORDS = {"model", "hardware", "weights", "kv"}
+"""Fields of the form that are no numbers."""
 
 
 def test_a_load_is_planned_by_a_form_that_stays(tab: Visit) -> None:
@@ -34,3 +39,16 @@ def test_a_load_is_planned_by_a_form_that_stays(tab: Visit) -> None:
     page.get_by_role("button", name="Show").press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("needs")
     expect(page.get_by_label("Model")).to_have_value("llama-3.1-70b")
+
+
+def test_the_form_takes_only_what_the_server_does(tab: Visit) -> None:
+    page = tab.page
+    sign_in(page, OPERATOR)
+    open_view(page, "#/plan", "Plan")
+    inputs = page.locator("form.filters input[type=number]")
+    ranges: list[list[str]] = inputs.evaluate_all("(inputs) => inputs.map(({ min, max }) => [min, max])")
+    numbers = [field.name for field in msgspec.structs.fields(PlanQuery) if field.name not in WORDS]
+    for name, ends in zip(numbers, ranges, strict=True):
+        assert all(ends), name
+        for end in ends:
+            msgspec.convert({name: end}, PlanQuery, strict=False)

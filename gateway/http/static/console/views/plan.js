@@ -12,24 +12,30 @@ import { useRead } from "../session.js";
 /** @typedef {import("../admin-api.d.ts").PlanFigure} PlanFigure */
 /** @typedef {import("../parts.js").Column} Column */
 
-const NUMBER = { type: "number", min: "0", step: "any" };
+/**
+ * Numbers that the server takes: others are refused by the browser, in its own language.
+ *
+ * @param {number} min
+ * @param {number} max
+ */
+const within = (min, max) => ({ type: "number", min: String(min), max: String(max), step: "any" });
 /** @param {string[]} names @returns {[string, string][]} the first is the default */
 const options = (...names) => names.map((name, index) => [index ? name : "", name]);
 const FIELDS = [
   { name: "model", label: t("Model"), list: "plan-models" },
   { name: "hardware", label: t("Hardware"), list: "plan-hardware" },
-  { name: "rate", label: t("Requests a second at the busiest time"), placeholder: "1", ...NUMBER },
-  { name: "input", label: t("Tokens of a prompt"), placeholder: "1000", ...NUMBER },
-  { name: "output", label: t("Tokens of an answer"), placeholder: "200", ...NUMBER },
-  { name: "shared", label: t("Share of a prompt that many begin with"), placeholder: "0", ...NUMBER },
-  { name: "peak", label: t("Busiest time over the mean of the day"), placeholder: "1", ...NUMBER },
-  { name: "ttft", label: t("Aim for the first token, seconds"), placeholder: "2", ...NUMBER },
-  { name: "itl", label: t("Aim for each further token, seconds"), placeholder: fixed(0.1, 1), ...NUMBER },
+  { name: "rate", label: t("Requests a second at the busiest time"), placeholder: "1", ...within(0.0001, 1_000_000) },
+  { name: "input", label: t("Tokens of a prompt"), placeholder: "1000", ...within(1, 10_000_000) },
+  { name: "output", label: t("Tokens of an answer"), placeholder: "200", ...within(1, 10_000_000) },
+  { name: "shared", label: t("Share of a prompt that many begin with"), placeholder: "0", ...within(0, 0.9999) },
+  { name: "peak", label: t("Busiest time over the mean of the day"), placeholder: "1", ...within(1, 1000) },
+  { name: "ttft", label: t("Aim for the first token, seconds"), placeholder: "2", ...within(0.0001, 3600) },
+  { name: "itl", label: t("Aim for each further token, seconds"), placeholder: fixed(0.1, 1), ...within(0.0001, 3600) },
   { name: "weights", label: t("Weights"), options: options("bf16", "fp8", "int8", "w8a16", "int4") },
   { name: "kv", label: t("Keys and values"), options: options("bf16", "fp8", "int8") },
-  { name: "devices", label: t("Devices of a replica"), placeholder: "1", type: "number", min: "1" },
-  { name: "price", label: t("Price of a replica an hour"), placeholder: t("as assumed"), ...NUMBER },
-  { name: "spare", label: t("Spare replicas"), placeholder: "1", type: "number", min: "0" },
+  { name: "devices", label: t("Devices of a replica"), placeholder: "1", ...within(1, 64), step: "1" },
+  { name: "price", label: t("Price of a replica an hour"), placeholder: t("as assumed"), ...within(0, 1_000_000) },
+  { name: "spare", label: t("Spare replicas"), placeholder: "1", ...within(0, 1000), step: "1" },
 ];
 const digits = new Intl.NumberFormat(language, { maximumSignificantDigits: 4 });
 /** @param {number} value */
