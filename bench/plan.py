@@ -4,9 +4,9 @@
 
 times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
 replica bears. Then the same requests, which come at random, are served by the engine, model and all, and by the
-planner's simulation. Steps are timed again after each load, and a load's cost is fitted to those before and after it: a
-machine that others share is not always as fast. The models are this repository's and, if it was pulled, the catalogue's
-smallest.
+planner's simulation. A machine that others share is not always as fast: a second engine's steps are timed before each
+load and in turns with it, while the clock of the load stands still, and the load's cost is fitted to those. The models
+are this repository's and, if it was pulled, the catalogue's smallest.
 
 Seconds are by default those of the process' CPU, of which there is one thread: on a machine with other work they say
 what the engine needs, and waiting for the machine does not count. `--clock wall` counts that too, for a quiet machine.
@@ -17,10 +17,11 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -28,18 +29,24 @@ from bench.plan_layers import markdown as layer_lines
 from bench.report import Environment, options, publish, table
 from engine.cache.blocks import BLOCK_SIZE
 from engine.scheduling.config import SchedulerConfig
-from engine.step_times import TimedEngine
+from engine.step_times import TimedEngine, TimedStep
 from engine.wire import Generate, SamplingParams
 from gateway.models.store import ModelStore, default_folder
 from scale.planning.bounds import LatencyAims, ReplicaBounds
 from scale.planning.kinds import ProbedEngine
 from scale.planning.replay import WARM_UP, Percentiles, replay
+from scale.planning.step_cost import fit
 from scale.planning.traffic import Length, PlannedTraffic
 from scale.simulation import Arrival
 
+if TYPE_CHECKING:
+    from engine.core import EngineCore
+
 DEMO = Path(__file__).parent.parent / "deploy" / "demo" / "model"
 REAL = "smollm2-135m"
-CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, policy="fcfs")
+MOST_REQUESTS = 5000
+"""Of a cell."""
+CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, max_waiting=MOST_REQUESTS, policy="fcfs")
 MIXES = {
     "chat": PlannedTraffic(rate=1, input=128, output=48, shared=0.5),
     "documents": PlannedTraffic(rate=1, input=256, output=16),
@@ -47,6 +54,8 @@ MIXES = {
 LOADS = (0.5, 0.8, 1.0)
 AIMS = LatencyAims(ttft=1e9, itl=1e9)
 """None: a replica's largest rate is that at which its rows or its cache are full."""
+TURN = 2.0
+"""Seconds of a load, after which steps are timed for as long."""
 WITHIN = 0.10
 """Largest distance that a prediction should have."""
 Clock = Literal["cpu", "wall"]
@@ -89,7 +98,7 @@ class PlanModel(msgspec.Struct, frozen=True):
     name: str
     probed: ProbedEngine
     seconds: float
-    """Time for which steps were timed before and after each load, at least."""
+    """Time for which steps were timed before each load, at least."""
     cells: list[PlanCell]
 
 
@@ -100,7 +109,7 @@ class PlanResult(msgspec.Struct, frozen=True):
 
 
 class SkippingClock:
-    """A clock that goes on at once to a later time where an engine would wait for it."""
+    """A clock that goes on at once to a later time where an engine would wait for it, and may stand still."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -112,38 +121,49 @@ class SkippingClock:
     def skip_to(self, at: float) -> None:
         self._skipped += max(0.0, at - self())
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        stopped_at = self._clock()
+        try:
+            yield
+        finally:
+            self._skipped -= self._clock() - stopped_at
+
 
 class MeasuredEngine:
-    """An engine of this process, with one thread, whose clock is ours."""
+    """An engine of this process, with one thread, whose clock is ours, and another one like it to time steps with."""
 
-    def __init__(self, model: Path, clock: Clock) -> None:
+    def __init__(self, model: Path, clock: Clock, seconds: float) -> None:
+        """Args: seconds: time for which steps are timed before each load, at least."""
         import torch
 
-        from engine.core import EngineCore
-        from engine.execution.runner import ModelRunner
-        from engine.execution.warm_up import warm_up
         from engine.server.timing import StepTimer
 
         torch.set_num_threads(1)
-        runner = ModelRunner(model, blocks=CONFIG.blocks)
-        self.clock = SkippingClock(_CLOCKS[clock])
-        self._core = EngineCore(runner, runner.info, CONFIG, clock=self.clock)
-        warm_up([runner], CONFIG)
-        self._timer = StepTimer(self._core, self.clock)
+        self._now = _CLOCKS[clock]
+        self._clock = SkippingClock(self._now)
+        self._core = _core_of(model, self._clock)
+        self._timer = StepTimer(_core_of(model, self._now), self._now)
+        self._seconds = seconds
         self._runs = 0
         gc.collect()
         gc.freeze()
 
-    def time_steps(self, seconds: float) -> TimedEngine:
-        return self._timer.engine(seconds, threads=1)
+    def time_steps(self) -> TimedEngine:
+        return self._timer.engine(self._seconds, threads=1)
 
-    def serve(self, arrivals: Sequence[Arrival]) -> ServedTimes:
-        """Serve requests that come when they say, with nothing in the prefix cache that is theirs."""
+    def serve(self, arrivals: Sequence[Arrival]) -> tuple[ServedTimes, list[TimedStep]]:
+        """Serve requests that come when they say, with nothing in the prefix cache that is theirs.
+
+        Returns how that went, and the steps that were timed before it and in turns with it.
+        """
         self._runs += 1
         requests = [self._request(index, arrival) for index, arrival in enumerate(arrivals)]
-        clock, core, came = self.clock, self._core, self.clock()
         tokens: list[list[float]] = [[] for _ in arrivals]
-        index = 0
+        rounds = self._timer.run(self._seconds)
+        timed = [*rounds]
+        clock, core, came = self._clock, self._core, self._clock()
+        index, turn = 0, self._now()
         while index < len(arrivals) or not core.idle:
             if core.idle:
                 clock.skip_to(came + arrivals[index].at)
@@ -154,20 +174,42 @@ class MeasuredEngine:
             now = clock()
             for output in outputs:
                 tokens[int(output.id)] += [now] * len(output.tokens)
+            if self._now() - turn >= TURN:
+                with clock.stopped():
+                    while self._now() - turn < 2 * TURN:
+                        step = next(rounds, None)
+                        if step is None:
+                            rounds = self._timer.run(self._seconds)
+                        else:
+                            timed.append(step)
+                turn = self._now()
+        timed += rounds  # those that are left, so that the next load finds the engine idle
         first = int(WARM_UP * len(arrivals))
         counted = list(zip(arrivals, tokens, strict=True))[first:]
         gaps = [later - earlier for _, times in counted for earlier, later in pairwise(times)]
-        return ServedTimes(
+        served = ServedTimes(
             ttft=Percentiles.of([times[0] - came - arrival.at for arrival, times in counted]),
             itl=Percentiles.of(gaps),
             tokens_per_second=sum(map(len, tokens)) / (max(times[-1] for times in tokens) - came - arrivals[0].at),
         )
+        return served, timed
 
     def _request(self, index: int, arrival: Arrival) -> Generate:
         sampling = SamplingParams(max_tokens=arrival.output, ignore_eos=True, seed=index)
         vocabulary = self._core.model.vocabulary
         prompt = [(token * 2_654_435_761 & 0xFFFF_FFFF) // 97 % vocabulary for token in arrival.prompt]
         return Generate(str(index), prompt, sampling, salt=str(self._runs).encode())
+
+
+def _core_of(model: Path, clock: Callable[[], float]) -> EngineCore:
+    from engine.core import EngineCore
+    from engine.execution.runner import ModelRunner
+    from engine.execution.warm_up import warm_up
+
+    runner = ModelRunner(model, blocks=CONFIG.blocks)
+    core = EngineCore(runner, runner.info, CONFIG, clock=clock)
+    warm_up([runner], CONFIG)
+    return core
 
 
 def arrivals_of(traffic: PlannedTraffic, count: int, rate: float | None, context: int) -> list[Arrival]:
@@ -181,31 +223,25 @@ def arrivals_of(traffic: PlannedTraffic, count: int, rate: float | None, context
     ]
 
 
-def measure(name: str, model: Path, *, clock: Clock, requests: int, seconds: float) -> PlanModel:
-    """Serve each mix at each load, with steps timed before and after, and predict the same."""
-    engine = MeasuredEngine(model, clock)
-    timed = [engine.time_steps(seconds)]
-    probed = ProbedEngine.of(timed[0])
-    cells = []
+def measure(name: str, model: Path, *, clock: Clock, requests: int, load_seconds: float, seconds: float) -> PlanModel:
+    """Serve each mix at each load, with steps timed before and meanwhile, and predict the same."""
+    engine = MeasuredEngine(model, clock, seconds)
+    first = engine.time_steps()
+    probed, steps, cells = ProbedEngine.of(first), [*first.steps], []
     for mix, traffic in MIXES.items():
         most = ReplicaBounds(probed.cost, probed.limits, traffic, AIMS).most().rate
         for load in (*LOADS, None):
             rate = None if load is None else load * most
-            arrivals = arrivals_of(traffic, requests, rate, min(probed.context, CONFIG.blocks * BLOCK_SIZE))
+            count = min(MOST_REQUESTS, max(requests, int((rate or most) * load_seconds)))
+            arrivals = arrivals_of(traffic, count, rate, min(probed.context, CONFIG.blocks * BLOCK_SIZE))
             label = "all at once" if load is None else f"{load:.0%}"
-            times = engine.serve(arrivals)
-            timed.append(engine.time_steps(seconds))
-            cost = _joined(timed[-2:]).cost
-            result = replay(arrivals, CONFIG, cost, AIMS, context=probed.context)
+            times, timed = engine.serve(arrivals)
+            steps += timed
+            result = replay(arrivals, CONFIG, fit(timed), AIMS, context=probed.context)
             predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
             cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted))
             print(f"{name}, {mix}, {label}: {_line(cells[-1])}", flush=True)
-    return PlanModel(name, _joined(timed), seconds, cells)
-
-
-def _joined(timed: Sequence[TimedEngine]) -> ProbedEngine:
-    """Return the engine as all of these steps say."""
-    return ProbedEngine.of(msgspec.structs.replace(timed[0], steps=[step for each in timed for step in each.steps]))
+    return PlanModel(name, ProbedEngine.of(msgspec.structs.replace(first, steps=steps)), seconds, cells)
 
 
 def markdown(result: PlanResult) -> str:
@@ -226,8 +262,9 @@ def markdown(result: PlanResult) -> str:
             "",
             f"## {model.name}",
             "",
-            f"Steps were timed for {model.seconds:.0f} s before and after each load. The median distance of a cost for "
-            f"all of them is {probed.cost.error:.1%}.",
+            f"Steps were timed for {model.seconds:.0f} s before each load and in turns with it. The median distance of "
+            f"a cost for all of them is {probed.cost.error:.1%}; one step in forty took more than "
+            f"{probed.cost.spread[-1]:.2f} times what is typical of it.",
             "",
             *table(
                 "mix | load | requests/s | TTFT p50 (ms) | TTFT p95 (ms) | ITL p50 (ms) | ITL p95 (ms) | tokens/s",
@@ -266,14 +303,22 @@ def _line(cell: PlanCell) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--clock", choices=list(_CLOCKS), default="cpu", help="whose seconds count")
-    parser.add_argument("--requests", type=int, default=200, help="requests of a cell")
-    parser.add_argument("--seconds", type=float, default=15.0, help="seconds for which steps are timed, each time")
+    parser.add_argument("--requests", type=int, default=200, help="requests of a cell, at least")
+    parser.add_argument("--load-seconds", type=float, default=20.0, help="seconds of a cell, at least")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds for which steps are timed before each")
     parser.add_argument("--model", action="append", type=Path, help="other models than the two")
     chosen = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
     models = {model.name: model for model in chosen.model or ()} or {"this repository's model": DEMO, **_real()}
     measured = [
-        measure(name, path, clock=chosen.clock, requests=chosen.requests, seconds=chosen.seconds)
+        measure(
+            name,
+            path,
+            clock=chosen.clock,
+            requests=chosen.requests,
+            load_seconds=chosen.load_seconds,
+            seconds=chosen.seconds,
+        )
         for name, path in models.items()
     ]
     result = PlanResult(Environment.here(), chosen.clock, measured)

@@ -30,10 +30,18 @@ _REDUCE_SECONDS = 30e-6
 """Time of one all-reduce, whatever its size."""
 
 
+_SPREAD = 20
+"""Numbers that tell how much longer or shorter steps of the same work take."""
+
+
 class StepTime(Protocol):
     """Seconds of a step."""
 
-    def seconds(self, work: StepWork) -> float: ...
+    def seconds(self, work: StepWork) -> float:
+        """Return the mean of steps that do this work."""
+
+    def drawn(self, work: StepWork, share: float) -> float:
+        """Return the seconds that this share of such steps does not exceed; 0 <= share < 1."""
 
 
 class FittedCost(Struct, frozen=True):
@@ -49,10 +57,22 @@ class FittedCost(Struct, frozen=True):
     prompts: float
     mixed: float
     """Seconds that a step with any prompt takes longer than one of decodes alone, which an engine may have recorded."""
+    spread: list[float]
+    """Seconds of measured steps over what is typical of their work, in order: each stands for as many steps. Whatever
+    else a machine does makes some steps longer, and queues and percentiles with them."""
     error: float
-    """Median of the relative distances of measured steps from this."""
+    """Median of the relative distances of what is typical from measured steps."""
 
     def seconds(self, work: StepWork) -> float:
+        """See `StepTime`."""
+        return self.typical(work) * statistics.fmean(self.spread)
+
+    def drawn(self, work: StepWork, share: float) -> float:
+        """See `StepTime`."""
+        return self.typical(work) * self.spread[int(share * len(self.spread))]
+
+    def typical(self, work: StepWork) -> float:
+        """Return the median of steps that do this work."""
         return (
             self._layers(work.tokens)
             + self.sampled * work.sampled
@@ -73,12 +93,12 @@ class FittedCost(Struct, frozen=True):
 def fit(steps: Sequence[TimedStep]) -> FittedCost:
     """Fit a cost to measured steps: least squares of relative errors, no coefficient negative.
 
-    Of steps that did the same, the median counts, so that a disturbance of the machine does not.
+    Of steps that did the same, the median is what is typical; how far single steps are from it is the spread.
 
     Raises:
         ValueError: there are too few steps.
     """
-    steps = _medians(steps)
+    single, steps = steps, _medians(steps)
     knots = _knots(steps)
     if len(knots) < 2:
         raise ValueError("too few steps were measured to fit a cost")
@@ -96,11 +116,15 @@ def fit(steps: Sequence[TimedStep]) -> FittedCost:
         pairs=pairs,
         prompts=prompts,
         mixed=mixed,
+        spread=[1.0],
         error=0.0,
     )
     # Of what the cost says, not of the solution: a term that it forgets has to show here.
-    said = np.array([cost.seconds(step.work) for step in steps])
-    return replace(cost, error=float(np.median(np.abs(said / seconds - 1))))
+    said = np.array([cost.typical(step.work) for step in steps])
+    spread = np.quantile(
+        [step.seconds / cost.typical(step.work) for step in single], (np.arange(_SPREAD) + 0.5) / _SPREAD
+    )
+    return replace(cost, spread=spread.tolist(), error=float(np.median(np.abs(said / seconds - 1))))
 
 
 def _knots(steps: Sequence[TimedStep]) -> list[float]:
@@ -169,8 +193,13 @@ class Roofline(Struct, frozen=True, kw_only=True):
     """Share of its operations per second that is reached."""
 
     def seconds(self, work: StepWork) -> float:
+        """See `StepTime`."""
         parts = self.parts(work)
         return math.hypot(parts["memory"], parts["compute"]) + parts["network"] + parts["small"]
+
+    def drawn(self, work: StepWork, share: float) -> float:
+        """See `StepTime`: a data sheet says nothing of chance."""
+        return self.seconds(work)
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """Return the seconds that a step needs for reading, for products, between devices, and for small operations."""

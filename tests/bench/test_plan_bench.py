@@ -11,12 +11,15 @@ from bench import plan
 from bench.plan import SkippingClock, main
 from tests.engine.checkpoints import write_checkpoint
 
+SHORT = ("--requests", "12", "--seconds", "0.01", "--load-seconds", "0.01")
+
 
 def test_a_tiny_engine_is_served_and_predicted_at_each_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LOADS", (0.5,))
+    monkeypatch.setattr(plan, "TURN", 0.002)
     model = tmp_path / "tiny"
     write_checkpoint(model, max_position_embeddings=2048)
-    main(["--output", str(tmp_path), "--model", str(model), "--requests", "12", "--seconds", "0.01"])
+    main(["--output", str(tmp_path), "--model", str(model), *SHORT])
     [result] = json.loads((tmp_path / "plan.json").read_bytes())["models"]
     assert [(cell["mix"], cell["load"]) for cell in result["cells"]] == [
         (mix, load) for mix in ("chat", "documents") for load in ("50%", "all at once")
@@ -36,3 +39,11 @@ def test_a_clock_skips_what_would_be_waited_for() -> None:
     clock.skip_to(5.0)
     assert clock() == 5.0
     clock.skip_to(3.0)
+
+
+def test_a_clock_stands_still_while_other_steps_are_timed() -> None:
+    times = iter([10.0, 12.0, 15.0, 15.0])
+    clock = SkippingClock(lambda: next(times))
+    with clock.stopped():
+        pass
+    assert clock() == 2.0

@@ -34,6 +34,9 @@ class Steps:
     def seconds(self, work: StepWork) -> float:
         return self._base + self._token * work.tokens
 
+    def drawn(self, work: StepWork, share: float) -> float:
+        return self.seconds(work)
+
 
 def kind(base: float, running: int, token: float = 0.0, price: float | None = 2.0) -> ReplicaKind:
     limits = EngineLimits(kv_tokens=100_000, max_running=running, step_tokens=2048)

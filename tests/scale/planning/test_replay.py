@@ -20,6 +20,16 @@ class Tokens:
     def seconds(self, work: StepWork) -> float:
         return 0.010 * work.tokens
 
+    def drawn(self, work: StepWork, share: float) -> float:
+        return self.seconds(work)
+
+
+class Halves(Tokens):
+    """Half of the steps take 5 ms a token and half 15 ms."""
+
+    def drawn(self, work: StepWork, share: float) -> float:
+        return self.seconds(work) * (0.5 if share < 0.5 else 1.5)
+
 
 def arrival(at: float, prompt: int, output: int, first: int = 1) -> Arrival:
     return Arrival(at, "", list(range(first, first + prompt)), output)
@@ -52,6 +62,14 @@ def test_a_beginning_that_was_computed_is_found_again() -> None:
     result = replay([arrival(0.0, 64, 1), arrival(5.0, 64, 1)], CONFIG, Tokens(), AIMS)
     assert result.hits == pytest.approx(48 / 128)  # the last block is computed again
     assert result.ttft.p50 == pytest.approx(0.16)
+
+
+def test_steps_are_as_often_short_and_long_as_the_cost_says() -> None:
+    result = replay([arrival(0.0, 1, 1001)], CONFIG, Halves(), AIMS)
+    assert result.itl.p50 == pytest.approx(0.005)
+    assert result.itl.p95 == pytest.approx(0.015)
+    assert result.tokens_per_second == pytest.approx(100, rel=0.01)
+    assert result == replay([arrival(0.0, 1, 1001)], CONFIG, Halves(), AIMS)
 
 
 def test_percentiles_are_values_that_so_many_do_not_exceed() -> None:

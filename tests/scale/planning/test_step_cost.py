@@ -44,11 +44,25 @@ def test_a_fit_finds_what_steps_cost_also_between_those_that_were_measured() -> 
         assert cost.seconds(work) == pytest.approx(made_up(work), rel=0.1)
 
 
-def test_disturbances_and_noise_do_not_move_it_much() -> None:
+def test_disturbances_and_noise_do_not_move_what_is_typical_much() -> None:
     disturbed = [TimedStep(step.work, step.seconds * (20 if at % 7 == 3 else 1)) for at, step in enumerate(steps(0.05))]
     cost = fit(disturbed)
     for work in (StepWork(8, 8, 2000), StepWork(128, 1, 0, 8000, 1)):
-        assert cost.seconds(work) == pytest.approx(made_up(work), rel=0.1)
+        assert cost.typical(work) == pytest.approx(made_up(work), rel=0.1)
+        assert cost.drawn(work, 0.5) == pytest.approx(made_up(work), rel=0.1)
+
+
+def test_steps_that_take_longer_count_as_often_as_they_were_measured() -> None:
+    """Every fifth takes twice as long: their mean is 1.2 times what is typical, and four of five are typical."""
+    cost = fit([TimedStep(step.work, step.seconds * (1 + (at % 5 == 0))) for at, step in enumerate(steps(0.01))])
+    work = StepWork(8, 8, 2000)
+    assert cost.seconds(work) == pytest.approx(1.2 * made_up(work), rel=0.1)
+    assert [round(cost.drawn(work, share) / made_up(work)) for share in (0.0, 0.7, 0.9, 0.999)] == [1, 1, 2, 2]
+
+
+def test_rare_disturbances_do_not_count() -> None:
+    cost = fit([TimedStep(step.work, step.seconds * (50 if at % 60 == 3 else 1)) for at, step in enumerate(steps())])
+    assert cost.seconds(StepWork(8, 8, 2000)) == pytest.approx(made_up(StepWork(8, 8, 2000)), rel=0.1)
 
 
 def test_no_step_costs_less_for_more_work() -> None:
