@@ -4,6 +4,8 @@ import { t } from "../js/language.js";
 import { html } from "./html.js";
 
 const [WIDTH, HEIGHT, COLOURS] = [600, 140, 7];
+/** The greatest width of a bar: one day alone does not fill the chart. */
+const WIDEST = 60;
 const OTHERS = t("others");
 
 /**
@@ -23,14 +25,16 @@ export function StackedBars({ label, rows, format, scale = 0 }) {
   const highest = highestBar(rows);
   if (highest <= 0) return null;
   const most = Math.max(scale, highest);
-  const step = WIDTH / names.length;
+  const width = Math.min((WIDTH / names.length) * 0.8, WIDEST);
+  // From edge to edge, as the names beneath.
+  const step = (WIDTH - width) / Math.max(1, names.length - 1);
   const bars = names.flatMap((name, index) => {
     let base = HEIGHT;
     return shownParts.map((part, colour) => {
       const value = sums.get(name).get(part) ?? 0;
       const height = (value / most) * HEIGHT;
       base -= height;
-      return html`<rect class=${`series-${colour}`} x=${index * step + step * 0.1} y=${base} width=${step * 0.8} height=${height}>
+      return html`<rect class=${`series-${colour}`} x=${index * step} y=${base} width=${width} height=${height}>
         <title>${`${name}${part ? `, ${part}` : ""}: ${format(value)}`}</title>
       </rect>`;
     });

@@ -108,7 +108,7 @@ function operationForm(path, method, operation) {
     el(
       "form",
       {},
-      el("p", {}, operation.description ?? ""),
+      ...paragraphs(operation.description ?? ""),
       parameters.length
         ? el("table", {}, el("tbody", {}, ...parameters.map((/** @type {any} */ each, /** @type {number} */ index) => parameterRow(each, `${id}-${index}`))))
         : null,
@@ -175,6 +175,9 @@ function operationView(path, method, operation) {
   return details;
 }
 
+/** Paragraphs of a text, whose lines end where there is no more room. @param {string} text */
+const paragraphs = (text) => text.split(/\n{2,}/).map((each) => el("p", {}, each));
+
 /** @typedef {{name: string, description: string}} Tag */
 
 /** @returns {HTMLInputElement} */
@@ -192,7 +195,7 @@ async function main() {
   byId("contents").replaceChildren(...document.tags.map((/** @type {Tag} */ { name }) => el("a", { href: `#${name}` }, name)));
   byId("operations").replaceChildren(
     el("h1", {}, `${document.info.title} ${document.info.version}`),
-    el("p", {}, document.info.description),
+    ...paragraphs(document.info.description),
     ...document.tags.flatMap((/** @type {Tag} */ { name, description }) => [
       el("h2", { id: name }, name),
       el("p", { class: "note" }, description),

@@ -234,7 +234,8 @@ async function loadComparison() {
 }
 
 /**
- * Keep the newest text in view while the reader is at the end, and leave a reader who has scrolled up alone.
+ * Keep the newest text in view while the reader is at the end, and leave a reader who has scrolled up alone. What stands
+ * there before the first question is read from its beginning.
  *
  * @param {HTMLElement} scroller
  * @param {HTMLElement} content
@@ -245,9 +246,10 @@ export function followEnd(scroller, content, jump) {
   let following = true;
   let top = 0;
   const distance = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+  const empty = () => content.childElementCount === 0;
   const toEnd = () => {
     following = true;
-    scroller.scrollTop = scroller.scrollHeight;
+    scroller.scrollTop = empty() ? 0 : scroller.scrollHeight;
   };
 
   scroller.addEventListener(
@@ -257,13 +259,13 @@ export function followEnd(scroller, content, jump) {
       if (scroller.scrollTop < top && distance() > NEAR) following = false;
       if (distance() <= NEAR) following = true;
       top = scroller.scrollTop;
-      jump.hidden = following;
+      jump.hidden = following || empty();
     },
     { passive: true },
   );
   new ResizeObserver(() => {
     if (following) toEnd();
-    jump.hidden = following || distance() <= NEAR;
+    jump.hidden = following || empty() || distance() <= NEAR;
   }).observe(content);
   jump.addEventListener("click", toEnd);
   return { toEnd };

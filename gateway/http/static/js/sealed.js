@@ -122,7 +122,11 @@ export function copiesCode(element) {
 export async function copyBy(button, text) {
   const label = button.querySelector("span") ?? button;
   label.textContent = (await copied(text)) ? t("Copied") : t("Not allowed");
-  setTimeout(() => (label.textContent = t("Copy")), 1500);
+  button.setAttribute("data-said", "");
+  setTimeout(() => {
+    label.textContent = t("Copy");
+    button.removeAttribute("data-said");
+  }, 1500);
 }
 
 /** @param {string} text @returns {Promise<boolean>} whether it is on the clipboard */

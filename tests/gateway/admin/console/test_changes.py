@@ -40,6 +40,21 @@ def test_the_slower_of_two_sees_both_values(browser: Browser, shop: Shop, operat
         assert focused(second.page) != "body"
 
 
+def test_names_of_fields_stay_whole_on_a_narrow_screen(browser: Browser, shop: Shop) -> None:
+    with visit(browser, shop.url, viewport={"width": 390, "height": 800}) as tab:
+        sign_in(tab.page, OPERATOR, "#/tenants/shop/keys")
+        tab.page.get_by_role("button", name="Make a key").click()
+        names = dialog(tab.page).locator(".differences th")
+        expect(names).to_have_text(["Field", "Now", "Then", "scopes"])
+        lines = """names => names.map((name) => {
+          const text = document.createRange();
+          text.selectNodeContents(name);
+          return text.getClientRects().length;
+        })"""
+        assert names.evaluate_all(lines) == [1, 1, 1, 1]
+        assert dialog(tab.page).evaluate("dialog => dialog.scrollWidth <= dialog.clientWidth")
+
+
 def test_an_admin_limits_a_user_and_an_adapter(tab: Visit, operator: httpx2.Client, shop: Shop) -> None:
     """And takes a limit back; the tenant's own limits are not theirs to set."""
     page = tab.page

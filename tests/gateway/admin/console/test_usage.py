@@ -90,6 +90,28 @@ def test_the_period_before_stands_beside(tab: Visit, used: None) -> None:
     expect(row(page, "model-0").get_by_role("cell")).to_have_text(["$0.00", "0", "0", "0", "0", "0", f"{HOURS // 2}"])
 
 
+def test_bars_have_a_greatest_width_and_stand_from_edge_to_edge(tab: Visit, used: None) -> None:
+    """One day alone does not fill the chart; of many hours each has its share."""
+    page = tab.page
+    sign_in(page, OPERATOR)
+    yesterday = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=1)
+
+    def bars(days: int, by: str) -> list[list[float]]:
+        first = yesterday - datetime.timedelta(days=days - 1)
+        open_view(page, f"#/usage?from={first}&to={yesterday}&by={by}&measure=turns", "Usage")
+        expect(page.locator(".chart .span span").first).to_contain_text(str(first))
+        found: list[list[float]] = page.locator(".chart rect").evaluate_all(
+            "bars => bars.map(({ x, width }) => [x.baseVal.value, width.baseVal.value])"
+        )
+        return found
+
+    assert bars(1, "day") == [[0, 60]]
+    assert bars(3, "day") == [[0, 60], [270, 60], [540, 60]]
+    hours = bars(2, "hour")
+    assert len(hours) == 48 and {width for _, width in hours} == {10}
+    assert hours[0][0] == 0 and sum(hours[-1]) == pytest.approx(600)
+
+
 def test_times_are_local_or_those_of_utc(browser: Browser, shop: Shop) -> None:
     """For all views, and for the next visit."""
     with visit(browser, shop.url, timezone_id="Asia/Kolkata") as tab:

@@ -64,6 +64,16 @@ def test_nothing_is_wider_than_320_pixels(browser: Browser, shop: Shop, answered
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320, address
 
 
+def test_tables_do_not_scroll_where_there_is_room(tab: Visit, answered: str) -> None:
+    """Each of their columns is seen at once."""
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    sign_in(tab.page, OPERATOR)
+    for address, heading in OPERATORS_VIEWS.items():
+        open_view(tab.page, address, heading)
+        wider = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText)"
+        assert tab.page.locator("main .scroll").evaluate_all(wider) == [], address
+
+
 def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
     """Two at most; opened from the keyboard, its heading is where reading goes on."""
     page = tab.page

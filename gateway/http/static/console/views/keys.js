@@ -54,7 +54,7 @@ export function Keys({ parts, query }) {
     { title: t("Key"), cell: nameOf },
     { title: t("Id"), cell: ({ id }) => html`<code>${id}</code>` },
     { title: t("User"), cell: ({ user }) => user ?? "" },
-    { title: t("May"), cell: ({ scopes, operator }) => operator ? t("{scopes} (operator)", { scopes: scopes.join(", ") }) : scopes.join(", ") },
+    { title: t("May"), cell: ({ scopes, operator }) => html`<span class="scopes">${operator ? t("{scopes} (operator)", { scopes: scopes.join(", ") }) : scopes.join(", ")}</span>` },
     { title: t("Last used"), cell: ({ last_used_at }) => (last_used_at ? html`<${Time} at=${last_used_at} />` : t("never")) },
     { title: t("Expires"), cell: ({ expires_at }) => (expires_at ? html`<${Time} at=${expires_at} />` : t("never")) },
     STATE,

@@ -25,7 +25,7 @@ export function Sessions({ parts, query }) {
     { title: t("Who"), cell: (session) => html`<bdi>${whoseOf(session)}</bdi>${session.current && html` <strong>${t("you, here")}</strong>`}` },
     { title: t("Tenant"), cell: ({ tenant }) => tenant ?? NONE },
     { title: t("Signed in by"), cell: ({ method }) => (method === "link" ? t("one-time address") : method) },
-    { title: t("May"), cell: ({ scopes }) => scopes.join(", ") },
+    { title: t("May"), cell: ({ scopes }) => html`<span class="scopes">${scopes.join(", ")}</span>` },
     { title: t("Since"), cell: ({ began_at }) => html`<${Time} at=${began_at} />` },
     { title: t("Ends"), cell: ({ expires_at }) => html`<${Time} at=${expires_at} />` },
     {
