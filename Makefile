@@ -117,9 +117,10 @@ layouts: ## record anew where the pages' regions are, for tests (needs Chromium)
 	@deploy/environment.sh dev
 	ROUNDHOUSE_RECORD_LAYOUTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_page_recorded.py tests/gateway/admin/console/test_recorded.py
 
-screens: ## take the pictures of docs/screens.md and docs/upstreams.md anew (needs Chromium)
+screens: ## take the pictures of the pages in docs/ anew (needs Chromium; fetches the catalogue's models)
 	@deploy/environment.sh dev
 	$(BIN)/python -m tests.e2e.screens
+	$(BIN)/python -m tests.e2e.screens_models
 	$(BIN)/python -m tests.e2e.screens_upstreams
 
 docs/diagrams/%.svg: docs/diagrams/%.dot

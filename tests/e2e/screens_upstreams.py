@@ -8,11 +8,9 @@ server with the smallest model of the catalogue. The router chooses by complexit
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 
-from PIL import Image
 from playwright.sync_api import Page, expect
 
 from bench.servers import listening
@@ -20,8 +18,9 @@ from gateway.models.catalogue import catalogue
 from gateway.models.store import ModelStore, default_folder
 from tests.e2e.browser import chromium, visit
 from tests.e2e.conftest import Installation
+from tests.e2e.layouts import WIDTHS
 from tests.e2e.page import answered, ask, connected
-from tests.e2e.screens import DOCS, WIDTHS
+from tests.e2e.pictures import DOCS, keep, seen
 
 SIZE = {"width": WIDTHS[0], "height": 2000}
 SIMPLE, HARD = "Hello! Who are you?", "Explain step by step why the sky is blue, and compare it with a red sunset."
@@ -66,10 +65,10 @@ def main() -> None:
                 connected(tab.page)
                 expect(tab.page.locator("#model option", has_text="large")).to_have_count(1)
                 conversation(tab.page)
-                shot = Image.open(io.BytesIO(tab.page.screenshot())).convert("RGB")
+                shot = seen(tab.page)
         finally:
             running.close()
-    shot.save(DOCS / "images" / "other-engine.webp", quality=80, method=6)
+    keep(shot, DOCS / "images" / "other-engine.webp", quality=80)
 
 
 if __name__ == "__main__":
