@@ -3,7 +3,7 @@
     make screens            writes docs/images/other-engine.webp
 
 A whole `roundhouse serve`: its small tier is an engine with the model of this repository, its large one llama.cpp's own
-server with the smallest model of the catalogue. The router chooses by complexity.
+server with the second smallest model of the catalogue. The router chooses by complexity.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from tests.e2e.layouts import WIDTHS
 from tests.e2e.page import answered, ask, connected
 from tests.e2e.pictures import DOCS, keep, seen
 
-SIZE = {"width": WIDTHS[0], "height": 2000}
-SIMPLE, HARD = "Hello! Who are you?", "Explain step by step why the sky is blue, and compare it with a red sunset."
+SIZE = {"width": WIDTHS[0], "height": 1900}
+SIMPLE, HARD = (
+    "Hello! Who are you?",
+    "Explain how TCP differs from UDP, and compare what each is used for, in two sentences.",
+)
 TABLES = """
 [router]
 by_complexity = true
@@ -49,7 +52,7 @@ def conversation(page: Page) -> None:
 
 
 def main() -> None:
-    model = min(catalogue(), key=lambda each: each.bytes)
+    model = sorted(catalogue(), key=lambda each: each.bytes)[1]
     path = ModelStore(default_folder()).path(model)
     command = [sys.executable, "-m", "bench.xllamacpp_server", str(path)]
     with listening(lambda port: [*command, str(port), "--own-template"], ready="/health") as (port, _):

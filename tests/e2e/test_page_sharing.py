@@ -117,6 +117,20 @@ def test_who_has_no_key_is_asked_for_one(browser: Browser, server: ScriptedServe
         expect(page.locator(".question p")).to_have_text([f"about {SECRET}", "and then?"])
 
 
+def test_the_button_that_revokes_keeps_its_word_whole(browser: Browser, server: ScriptedServer) -> None:
+    with visit(browser, server.url) as tab:
+        conversation(tab, server)
+        share(tab)
+        tab.page.set_viewport_size({"width": 360, "height": 800})
+        revoke = tab.page.get_by_role("button", name=re.compile("^Revoke: Shared on")).first
+        lines = """button => {
+          const text = document.createRange();
+          text.selectNodeContents(button);
+          return text.getClientRects().length;
+        }"""
+        assert revoke.evaluate(lines) == 1
+
+
 def test_what_cannot_be_read_says_why(browser: Browser, server: ScriptedServer, redis_url: str) -> None:
     """Revoked, expired, never there, or by half an address."""
     with redis.Redis.from_url(redis_url) as client:

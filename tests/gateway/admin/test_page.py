@@ -52,6 +52,15 @@ def test_it_shows_every_endpoint_and_calls_one(browser: Browser, shop: Shop) -> 
         expect(change.get_by_role("status")).to_contain_text("<b>bread</b>")
 
 
+def test_a_description_is_one_text_whose_lines_end_where_the_page_does(browser: Browser, shop: Shop) -> None:
+    with visit(browser, shop.url) as tab:
+        tab.page.goto("/admin/api/")
+        expect(tab.page.locator("details.operation").first).to_be_attached()
+        paragraphs = tab.page.locator("main > h1 + p, main > h1 + p + p")
+        expect(paragraphs).to_have_text([re.compile("^What an operator"), re.compile("^Every request carries")])
+        assert "\n" in str(paragraphs.last.text_content()) and "\n" not in paragraphs.last.inner_text()
+
+
 def test_a_wrong_key_is_told(browser: Browser, shop: Shop) -> None:
     """As the problem that it is."""
     with visit(browser, shop.url) as tab:
