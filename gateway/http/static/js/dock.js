@@ -3,7 +3,7 @@
 import { countTokens } from "./api.js";
 import { Attachments } from "./attachments.js";
 import { Composer } from "./composer.js";
-import { byId } from "./dom.js";
+import { byId, withStyle } from "./dom.js";
 import { t } from "./language.js";
 import { dollars } from "./route-card.js";
 import { usedTokens } from "./tree.js";
@@ -127,7 +127,7 @@ export class Dock {
 
   /** @param {string} typed what has led here, and is a text after all if nothing is picked */
   async #prompts(typed) {
-    const loaded = await this.#loaded(import("./prompts-dialog.js"));
+    const loaded = await this.#loaded(withStyle(import("./prompts-dialog.js"), "../css/dialog-lists.css"));
     if (!loaded) return this.composer.insert(typed);
     this.promptsDialog ??= await loaded.PromptsDialog.open(this.parts.key.get);
     this.promptsDialog.show((text) => this.composer.insert(text), typed);

@@ -72,6 +72,18 @@ export function styled(path) {
 }
 
 /**
+ * A module that is loaded when it is needed, once its style sheet has come too.
+ *
+ * @template Module
+ * @param {Promise<Module>} loading
+ * @param {string} path see `styled`
+ */
+export async function withStyle(loading, path) {
+  const [loaded] = await Promise.all([loading, styled(path)]);
+  return loaded;
+}
+
+/**
  * @param {Wanted} wanted
  * @returns {Node}
  */

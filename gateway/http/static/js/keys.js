@@ -1,5 +1,7 @@
 /** The keys that work everywhere on the page, and the dialogs that two of them open, which are loaded then. */
 
+import { withStyle } from "./dom.js";
+
 /** Whether the command key takes the control key's place, which moves through texts there. */
 export const COMMAND = /^(Mac|iP)/.test(navigator.platform);
 
@@ -20,14 +22,14 @@ export function pageKeys({ history, memory, onwalk, onnew, onaway }) {
   let find;
 
   async function list() {
-    const loaded = await import("./keys-dialog.js").catch(onaway);
+    const loaded = await withStyle(import("./keys-dialog.js"), "../css/dialog-lists.css").catch(onaway);
     if (!loaded || busy()) return;
     keys ??= new loaded.KeysDialog(memory);
     keys.show();
   }
 
   async function search() {
-    const loaded = await import("./find-dialog.js").catch(onaway);
+    const loaded = await withStyle(import("./find-dialog.js"), "../css/dialog-lists.css").catch(onaway);
     if (!loaded || busy()) return;
     find ??= new loaded.FindDialog({ history, onkeys: list });
     find.show();

@@ -3,7 +3,7 @@
  * it is scrolled to.
  */
 
-import { styled } from "./dom.js";
+import { withStyle } from "./dom.js";
 import { t } from "./language.js";
 import { copiesCode, copiesSources, copyBy } from "./sealed.js";
 import { TurnView } from "./turn-view.js";
@@ -158,7 +158,8 @@ export class LogView {
    * @param {TurnView} view
    */
   async #compare(view) {
-    const loaded = await loadComparison().catch(() => null);
+    const loading = withStyle(import("./comparison.js"), "../css/comparison.css");
+    const loaded = await loading.catch(() => null);
     if (!loaded) this.status.textContent = t("The server cannot be reached.");
     if (!loaded || !this.views.has(view.turn.id)) return;
     this.#leave();
@@ -226,11 +227,6 @@ function sayOn(button, said) {
     label.textContent = dataset.name ?? "";
     label.className = dataset.style ?? "";
   }, 1500);
-}
-
-async function loadComparison() {
-  const [loaded] = await Promise.all([import("./comparison.js"), styled("../css/comparison.css")]);
-  return loaded;
 }
 
 /**
