@@ -142,9 +142,14 @@ export class History {
     await this.#change(id, () => null);
   }
 
-  /** Put back what was deleted, or add what was kept elsewhere. @param {Kept} kept */
-  async restore(kept) {
-    await this.#change(kept.entry.id, added(kept));
+  /** Put back what was deleted, or add what was kept elsewhere; told once, however much it is. @param {...Kept} all */
+  async restore(...all) {
+    try {
+      for (const kept of all) await this.store.change(kept.entry.id, added(kept));
+    } finally {
+      if (this.store instanceof BrowserStore) this.channel.postMessage("");
+      this.#tell("", false);
+    }
   }
 
   /** @returns {Promise<Kept[]>} all conversations; rejected if one cannot be read: nobody would miss it */

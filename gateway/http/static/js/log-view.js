@@ -6,7 +6,7 @@
 import { withStyle } from "./dom.js";
 import { t } from "./language.js";
 import { copiesCode, copiesSources, copyBy } from "./sealed.js";
-import { TurnView } from "./turn-view.js";
+import { Nearness, TurnPlace } from "./turn-view.js";
 
 /** @type {Record<string, string>} */
 const SAID = {
@@ -19,6 +19,7 @@ const SAID = {
 /**
  * @typedef {import("./turn.js").Turn} Turn
  * @typedef {import("./turn-view.js").Context} Context
+ * @typedef {import("./turn-view.js").TurnView} TurnView
  * @typedef {"leave-out" | "summarise" | "anew"} Way what to do about a full context
  */
 
@@ -29,7 +30,7 @@ const FULL = new Set(["leave-out", "summarise", "anew"]);
 
 export class LogView {
   /**
-   * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
+   * @param {{log: HTMLElement, scroller: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
    * @param {{context: Context, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
    *   onrate: (turn: Turn, rating: import("./turn.js").Rating) => Promise<boolean>,
@@ -38,7 +39,7 @@ export class LogView {
    *   `TurnView`; versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the
    *   reader has chosen what to do about a full context
    */
-  constructor({ log, welcome, status }, options) {
+  constructor({ log, scroller, welcome, status }, options) {
     const { context, versions, onretry, onedit, onwalk, onrate, onfork, onfull, busy, comparing } = options;
     this.log = log;
     this.welcome = welcome;
@@ -50,8 +51,9 @@ export class LogView {
     this.comparing = comparing;
     /** @type {import("./comparison.js").Comparison | null} the one that is shown */
     this.comparison = null;
-    /** @type {Map<string, TurnView>} */
-    this.views = new Map();
+    /** @type {Map<string, TurnPlace>} */
+    this.places = new Map();
+    this.nearness = new Nearness(this.places, scroller);
     copiesCode(log);
     copiesSources(log);
     log.addEventListener("click", (event) => {
@@ -81,29 +83,32 @@ export class LogView {
 
   /** Whether comments may be written has become known. */
   showRatings() {
-    for (const view of this.views.values()) view.showRating();
+    for (const { view } of this.places.values()) view?.showRating();
   }
 
   /** Turns were added or removed. @param {Turn[]} turns */
   list(turns) {
     const ids = new Set(turns.map((turn) => turn.id));
     if (this.comparison && !ids.has(this.comparison.turn.id)) this.#leave();
-    for (const [id, view] of this.views) {
+    for (const [id, { element }] of this.places) {
       if (ids.has(id)) continue;
-      view.element.remove();
-      this.views.delete(id);
+      this.nearness.observer.unobserve(element);
+      element.remove();
+      this.places.delete(id);
     }
     for (const turn of turns) {
-      if (this.views.has(turn.id)) continue;
-      const view = new TurnView(turn, this.context);
-      this.views.set(turn.id, view);
-      this.log.append(view.element);
+      if (this.places.has(turn.id)) continue;
+      const place = new TurnPlace(turn, this.context);
+      this.places.set(turn.id, place);
+      this.log.append(place.element);
+      this.nearness.observer.observe(place.element);
     }
     const last = turns.at(-1);
-    for (const { turn, setVersion } of this.views.values()) {
-      const versions = this.versions(turn);
-      setVersion(versions.indexOf(turn) + 1, versions.length);
+    for (const place of this.places.values()) {
+      const versions = this.versions(place.turn);
+      place.setVersion(versions.indexOf(place.turn) + 1, versions.length);
     }
+    this.nearness.settle();
     this.welcome.hidden = turns.length > 0;
     this.#say(last);
   }
@@ -117,7 +122,7 @@ export class LogView {
 
   /** A turn has changed. @param {Turn} turn */
   show(turn) {
-    this.views.get(turn.id)?.show();
+    this.places.get(turn.id)?.show();
     this.comparison?.show(turn);
     this.#say(turn);
   }
@@ -138,18 +143,24 @@ export class LogView {
    * @param {(turn: Turn, step: number) => void} onwalk
    */
   #walk(view, step, onwalk) {
-    const place = [...this.log.children].indexOf(view.element);
+    const index = [...this.log.children].indexOf(view.element);
     const action = step < 0 ? "earlier" : "later";
     onwalk(view.turn, step);
-    const there = this.log.children[place];
+    const there = this.log.children[index];
+    this.#placeOf(there)?.draw();
     const wanted = there.querySelector(`[data-action="${action}"]:not(:disabled)`);
     /** @type {HTMLElement | null} */ (wanted ?? there.querySelector(".versions button:not(:disabled)"))?.focus();
   }
 
   /** @param {Element} button */
   #viewOf(button) {
-    const article = button.closest("article");
-    return [...this.views.values()].find((one) => one.element === article);
+    return this.#placeOf(button)?.view;
+  }
+
+  /** @param {Element} inside a turn, or what is in it */
+  #placeOf(inside) {
+    const article = inside.closest("article");
+    return [...this.places.values()].find(({ element }) => element === article);
   }
 
   /**
@@ -161,7 +172,7 @@ export class LogView {
     const loading = withStyle(import("./comparison.js"), "../css/comparison.css");
     const loaded = await loading.catch(() => null);
     if (!loaded) this.status.textContent = t("The server cannot be reached.");
-    if (!loaded || !this.views.has(view.turn.id)) return;
+    if (!loaded || !this.places.has(view.turn.id)) return;
     this.#leave();
     const { models, onask, onprefer } = this.comparing();
     this.comparison = new loaded.Comparison(view.turn, {

@@ -126,7 +126,7 @@ const dock = new Dock({
 });
 
 const view = new LogView(
-  { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
+  { log: byId("log"), scroller: byId("scroller"), welcome: byId("welcome"), status: byId("status") },
   {
     context,
     versions: (turn) => chats.current.tree.versions(turn),

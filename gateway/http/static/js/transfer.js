@@ -78,7 +78,7 @@ export function download(name, text) {
 export async function restored(file, history) {
   try {
     const all = await fromFile(file);
-    for (const kept of all) await history.restore(kept);
+    await history.restore(...all);
     return plural("One conversation was imported.", "{count} conversations were imported.", all.length);
   } catch (error) {
     return /** @type {Error} */ (error).message;

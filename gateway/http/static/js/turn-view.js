@@ -29,11 +29,17 @@ const REASONS = {
   unsafe: t("Unsafe"),
 };
 
+/** Turns at the end of a conversation that are always drawn. */
+const LAST = 20;
+/** How far from what is shown a turn is still near: a screen. */
+const MARGIN = "100%";
+
 export class TurnView {
-  /** @param {Turn} turn @param {Context} context */
-  constructor(turn, context) {
+  /** @param {Turn} turn @param {Context} context @param {HTMLElement} element to draw it in */
+  constructor(turn, context, element) {
     this.turn = turn;
     this.context = context;
+    this.element = element;
     this.text = new AnswerText();
     this.reasons = reasons();
     this.comment = commentForm();
@@ -42,20 +48,20 @@ export class TurnView {
     this.question = el(
       "div",
       { class: "question" },
-      el("h2", { class: "visually-hidden" }, t("You")),
+      heading(t("You")),
       ...questionParts(turn, context.turnOf),
       el("div", { class: "question-actions" }, button("edit", "edit", t("Edit"))),
     );
     this.answer = el(
       "div",
       { class: "answer" },
-      el("h2", { class: "visually-hidden" }, t("Answer")),
+      heading(t("Answer")),
       this.text.markdown,
       this.text.waiting,
       this.failure,
       this.foot,
     );
-    this.element = el("article", { class: "turn" }, this.question, this.answer);
+    element.replaceChildren(this.question, this.answer);
     /** @type {import("./turn.js").Route | null} */
     this.shownRoute = null;
     this.version = { number: 1, of: 1 };
@@ -73,11 +79,11 @@ export class TurnView {
   }
 
   /** Say which of the versions of this turn it is. @param {number} number @param {number} of */
-  setVersion = (number, of) => {
+  setVersion(number, of) {
     if (number === this.version.number && of === this.version.of) return;
     this.version = { number, of };
     this.#showFoot();
-  };
+  }
 
   /**
    * Let the reader change the question, or the text of a summary, until it is asked or left.
@@ -212,6 +218,92 @@ export class TurnView {
       told: t("The oldest turns are {turns}.", { turns: namesOf(oldest) }),
       buttons: [way("leave-out", t("Leave them out")), way("summarise", t("Summarise them")), anew],
     };
+  }
+}
+
+/**
+ * A turn's place in the conversation: drawn near the reader, plain text elsewhere, so that a long conversation costs no
+ * more than its texts. The browser's search finds either.
+ */
+export class TurnPlace {
+  /** @param {Turn} turn @param {Context} context */
+  constructor(turn, context) {
+    this.turn = turn;
+    this.context = context;
+    this.element = el("article", { class: "turn" });
+    /** @type {TurnView | null} the turn as it is drawn */
+    this.view = null;
+    this.near = false;
+    this.version = { number: 1, of: 1 };
+    this.#write();
+  }
+
+  draw() {
+    if (this.view) return;
+    this.view = new TurnView(this.turn, this.context, this.element);
+    this.view.setVersion(this.version.number, this.version.of);
+  }
+
+  /** Be plain text again, unless somebody is at work here. */
+  fold() {
+    if (!this.view || !isOver(this.turn) || this.element.contains(document.activeElement)) return;
+    if (this.element.querySelector("form:not([hidden]), .comparison")) return;
+    if (getSelection()?.containsNode(this.element, true)) return;
+    this.view = null;
+    this.#write();
+  }
+
+  /** Show what has changed. */
+  show() {
+    if (this.view) this.view.show();
+    else this.#write();
+  }
+
+  /** Say which of the versions of this turn it is. @param {number} number @param {number} of */
+  setVersion(number, of) {
+    this.version = { number, of };
+    this.view?.setVersion(number, of);
+  }
+
+  #write() {
+    const { question, attachments, text, status } = this.turn;
+    const asked = question || attachments.map(({ name }) => name).join(", ");
+    const bubble = asked ? [el("p", { class: "folded", dir: "auto" }, asked)] : [];
+    this.element.dataset.status = status;
+    this.element.replaceChildren(
+      el("div", { class: "question" }, heading(t("You")), ...bubble),
+      el("div", { class: "answer" }, heading(t("Answer")), el("div", { class: "plain", dir: "auto" }, text)),
+    );
+  }
+}
+
+/** @param {string} name */
+const heading = (name) => el("h2", { class: "visually-hidden" }, name);
+
+/** Draws the places of a conversation that are near what is shown, and folds those that no longer are. */
+export class Nearness {
+  /** @param {Map<string, TurnPlace>} places by their turns, in order @param {Element} scroller what they scroll in */
+  constructor(places, scroller) {
+    this.places = places;
+    this.observer = new IntersectionObserver((seen) => this.#onSeen(seen), { root: scroller, rootMargin: MARGIN });
+    addEventListener("beforeprint", () => this.places.forEach((place) => place.draw()));
+    addEventListener("afterprint", () => this.settle());
+  }
+
+  /** Draw what is near, and the end, at once; fold the rest. */
+  settle() {
+    const end = this.places.size - LAST;
+    [...this.places.values()].forEach((place, index) => {
+      if (place.near || index >= end) place.draw();
+      else place.fold();
+    });
+  }
+
+  /** @param {IntersectionObserverEntry[]} seen */
+  #onSeen(seen) {
+    const near = new Map(seen.map(({ target, isIntersecting }) => [target, isIntersecting]));
+    for (const place of this.places.values()) place.near = near.get(place.element) ?? place.near;
+    this.settle();
   }
 }
 
