@@ -281,6 +281,9 @@ def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit
     groups = picker.locator("optgroup")
     assert [group.get_attribute("label") for group in groups.all()] == ["Models", "Adapters of scripted-small"]
     expect(groups.last.locator("option")).to_have_attribute("title", "answers like a pirate")
+    picker.focus()
+    tab.page.keyboard.type("pir")
+    expect(picker).to_have_value("pirate")
     picker.select_option("large")
     tab.page.reload()
     connected(tab.page)

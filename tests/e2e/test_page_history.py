@@ -211,6 +211,14 @@ def test_a_temporary_chat_is_kept_nowhere(tab: Visit, server: ScriptedServer) ->
     assert [entry.content for entry in server.pipeline.turns[-1].conversation] == ["one", "A short answer.", "two"]
     expect(tab.page.get_by_text("No conversations yet.")).to_be_visible()
     assert "#" not in tab.page.url
+    kept = """() => new Promise((resolve) => {
+      indexedDB.open("roundhouse").onsuccess = ({ target: { result: database } }) => {
+        const names = [...database.objectStoreNames];
+        const counts = names.map((name) => database.transaction(name).objectStore(name).count());
+        counts.at(-1).onsuccess = () => resolve(counts.map(({ result }) => result));
+      };
+    })"""
+    assert tab.page.evaluate(kept) == [0, 0]
     reload(tab.page)
     expect(tab.page.get_by_role("heading", name="What can I answer for you?")).to_be_visible()
 

@@ -112,12 +112,15 @@ def test_icons_are_there_without_a_network(tab: Visit, server: ScriptedServer) -
     """Also those that appear after it was lost."""
     ask(tab.page, "hello")
     answered(tab.page)
+    failed: list[str] = []
+    tab.page.on("requestfailed", lambda request: failed.append(request.url))
     tab.context.set_offline(True)
     tab.page.evaluate("document.querySelector('#log').append(document.querySelector('.turn').cloneNode(true))")
     areas = tab.page.locator("svg:visible use").evaluate_all(
         "uses => uses.map(use => use.getBBox()).map(box => box.width * box.height)"
     )
     assert areas and all(area > 0 for area in areas)
+    assert [url for url in failed if "/static/" in url] == []
 
 
 def test_without_storage_the_page_answers_and_says_that_it_keeps_nothing(

@@ -125,17 +125,17 @@ def test_a_word_is_found_in_a_thousand_conversations(tab: Visit) -> None:
             "id": f"c{number}",
             "title": "Quinces" if number == 300 else f"Title {number}",
             "updated": number,
-            "turns": [kept_turn(0, f"Question {number}?", "They are medlars." if number == 700 else "An answer.")],
-            "leaf": "t0",
+            "turns": [kept_turn(number, f"Question {number}?", "They are medlars." if number == 700 else "An answer.")],
+            "leaf": f"t{number}",
         }
         for number in range(1000)
     ]
     bring(page, chats)
     search = page.get_by_role("searchbox", name="Search conversations")
-    for word, title in (("quinces", "Quinces"), ("MEDLARS", "Title 700")):
+    for word, title, question in (("quinces", "Quinces", "Question 300?"), ("MEDLARS", "Title 700", "Question 700?")):
         focus(search)
         page.keyboard.press("ControlOrMeta+a")
         page.keyboard.type(word)
         expect(listed(page)).to_have_text([title])
         press(listed(page))
-        expect(page.locator(".question p")).to_have_text(f"Question {300 if word == 'quinces' else 700}?")
+        expect(page.locator(".question p")).to_have_text(question)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from playwright.sync_api import Page
@@ -234,3 +235,90 @@ def test_highlighting_changes_colours_only(page: Page) -> None:
     )
     assert text == source
     assert '<span class="hljs-keyword">let</span>' in html
+
+
+ATTACKS = (
+    "<script>hit()</script>",
+    "<img src=x onerror=hit()>",
+    "<svg onload=hit()><animate onbegin=hit() attributeName=x></svg>",
+    "<iframe srcdoc='<script>hit()</script>'></iframe><object data=x></object><embed src=x>",
+    "<math><mtext><table><mglyph><style><img src=x onerror=hit()>",
+    "<form action=javascript:hit()><button formaction=javascript:hit()>x</button></form>",
+    "<style>@import 'https://evil.example/';</style><link rel=stylesheet href=x><base href=x><meta http-equiv=refresh>",
+    "<details open ontoggle=hit()><summary>x</summary></details><video src=x onerror=hit()><audio src=x>",
+    "<a href=javascript:hit() style='color:red' id=log name=body>x</a>",
+    "<noscript><p title='</noscript><img src=x onerror=hit()>'>",
+    "<!--><img src=x onerror=hit()>--> <![CDATA[<img src=x onerror=hit()>]]> <?php hit() ?>",
+    "&lt;img src=x onerror=hit()&gt; &#60;script&#62;hit()&#60;/script&#62;",
+    "[x](javascript:hit()) [x](JaVaScRiPt:hit()) [x](java\tscript:hit()) [x](&#106;avascript:hit())",
+    "[x](data:text/html,<script>hit()</script>) [x](vbscript:hit()) [x](file:///etc/passwd) [x](blob:x)",
+    "[x](<javascript:hit()>) [x](\x01javascript:hit()) [x](//evil.example) [x](javascript&colon;hit())",
+    '[x](https://evil.example \'a" onmouseover="hit()\') [x](https://evil.example/"onclick=hit()//)',
+    "[x][j]\n\n[j]: javascript:hit() 'title'",
+    '![x](javascript:hit()) ![x" onerror="hit()](https://evil.example/p.png \'a" onload="hit()\')',
+    '<javascript:hit()> <data:text/html,x> <https://evil.example/"onclick=hit()>',
+    '```x" onload="hit()\n<img src=x onerror=hit()>\n```',
+    "```html\n<script>hit()</script>\n```",
+    '~~~"><img src=x onerror=hit()>\n</code></pre><img src=x onerror=hit()>',
+    "| <img src=x onerror=hit()> | b |\n|:--|--:|\n| [x](javascript:hit()) | <script>hit()</script> |",
+    "$\\href{javascript:hit()}{x}$ $\\url{javascript:hit()}$ $\\includegraphics{https://evil.example/p.png}$",
+    "$\\class{hit}{x}$ $\\id{log}{x}$ $\\style{color:red}{x}$ $\\data{x=1}{x}$ $\\htmlId{log}{x}$",
+    "$\\text{<img src=x onerror=hit()>}$ \\(</math><img src=x onerror=hit()>\\) $$\\unicode{x3c}script>$$",
+    "$\\color{red}{x}$ $\\def\\x{\\x\\x}\\x$ $\\rule{1000em}{1000em}$ $\\frac{1}{2}$",
+    "# <b>x</b>\n\n> <i>x</i>\n\n- <u>x</u>\n\n1. <s onclick=hit()>x</s>",
+    "[<img src=x onerror=hit()>](https://evil.example) `<img src=x onerror=hit()>` **<script>hit()</script>**",
+)
+MARKDOWN = (
+    "a blockquote br button code del div em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table"
+    " tbody td th thead tr ul"
+)
+FORMULA = (
+    "annotation math menclose merror mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot mrow ms"
+    " mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover semantics"
+)
+ATTRIBUTES = "aria-level class data-action data-source data-tex href rel start tabindex target title type"
+"""All that an answer's elements may have outside of formulas."""
+
+DRAWN = """async (texts) => {
+  const { StreamRenderer } = await import("/static/js/stream.js");
+  const { drawWithin, highlight } = await import("/static/js/sealed.js");
+  const found = [];
+  for (const text of texts) {
+    const answer = document.createElement("div");
+    answer.className = "markdown";
+    document.body.append(answer);
+    const renderer = new StreamRenderer(answer);
+    const collect = () => {
+      for (const { localName, attributes, namespaceURI } of answer.querySelectorAll("*")) {
+        const given = [...attributes].map(({ name, value }) => [name, value]);
+        found.push([localName, namespaceURI.endsWith("MathML"), given]);
+      }
+    };
+    for (let end = 1; end < text.length; end += 1) {
+      renderer.update(text.slice(0, end));
+      renderer.flush();
+      collect();
+    }
+    renderer.finish(text);
+    await drawWithin(answer);
+    for (const code of answer.querySelectorAll("pre > code")) await highlight(code);
+    collect();
+    answer.remove();
+  }
+  return [typeof hit, [...new Set(found.map((one) => JSON.stringify(one)))].map((one) => JSON.parse(one))];
+}"""
+
+
+def test_no_attack_draws_more_than_answers_may_have(page: Page) -> None:
+    """Whole, and at each moment while it comes: elements, attributes and schemes of links are those allowed."""
+    hit, elements = page.evaluate(f"(texts) => {{ window.hit = undefined; return ({DRAWN})(texts); }}", ATTACKS)
+    assert hit == "undefined"
+    assert len(elements) > 50
+    for name, formula, given in elements:
+        attributes = dict(given)
+        assert name in (FORMULA if formula else MARKDOWN).split(), (name, given)
+        if formula:
+            assert not {each for each in attributes if each.startswith("on") or each in {"href", "src", "id"}}, given
+        else:
+            assert attributes.keys() <= set(ATTRIBUTES.split()), (name, given)
+            assert re.match("https?:|mailto:", attributes.get("href", "https:")), given

@@ -6,17 +6,21 @@ import { language, t, translated } from "./language.js";
 
 /** By error code. @type {Record<string, string>} */
 const WORDS = {
+  adapter_drained: t("This adapter is being taken out of service. Choose another one below."),
+  anomalous_request: t("This question is much larger than is usual for this key, or comes much sooner."),
   answer_redacted: t("A rule of this server has taken something out of the answer, which has lost its form by that."),
   connection_lost: t("The connection was lost each time before the answer began."),
   context_length_exceeded: t("This conversation has become longer than the model can read."),
   draining: t("The server is restarting. Ask again in a moment."),
   engine_failed: t("The model that was answering failed. What it said so far is kept; ask again."),
   gateway_lost: t("The server that was answering is gone. What it said so far is kept; ask again."),
+  insufficient_scope: t("This key may not ask questions. Reload the page to enter another one."),
   internal_error: t("The server has made a mistake, which its log explains. Ask again."),
   invalid_api_key: t("The server does not know this key. Reload the page to enter another one."),
   missing_api_key: t("The server does not know who asks. Reload the page to sign in or to enter a key."),
   model_not_found: t("This model is not there, or this key may not use it. Choose another one below."),
   not_cached: t("There is no stored answer to this question, and the settings allow no other."),
+  overloaded: t("More is being asked than the models can answer at the moment."),
   reloaded: t("The page was reloaded before the answer began."),
   request_exceeds_limit: t("This question and the longest answer to it are more than this key may ever use at once."),
   request_too_large: t("This question is too long for the server."),
@@ -24,6 +28,8 @@ const WORDS = {
     "The connection was away for too long: the rest of this answer is no longer on the server.",
   ),
   session_ended: t("You are not signed in any more. Reload the page to sign in again."),
+  too_many_connections: t("Your organisation has as many pages open as it may at once. Close one."),
+  too_many_failures: t("Too many wrong keys have come from here."),
   too_many_turns: t("More answers are being written at once than the server allows. Wait until one has ended."),
   unavailable: t("No model can answer at the moment."),
 };

@@ -32,7 +32,7 @@ def answered(shop: Shop) -> str:
     return str(response.raise_for_status().json()["id"])
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
 def test_axe_finds_nothing(
     browser: Browser, shop: Shop, answered: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
@@ -81,15 +81,20 @@ def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
     open_view(page, "#/", "Overview")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/admin/v1/" in request.url else None)
-    views = ("Live", "Usage", "Turns", "Tenants", "Adapters", "Routing", "Caches", "Prices", "Settings", "Sessions")
-    for title in (*views, "Audit", "Overview"):
+    links = page.get_by_role("navigation", name="Views").get_by_role("link").all_inner_texts()
+    assert len(links) >= 17
+    for title in (*links[1:], links[0]):
         asked.clear()
         page.get_by_role("navigation", name="Views").get_by_role("link", name=title).press("Enter")
         expect(page.get_by_role("heading", level=1)).to_be_focused()
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
         expect(page.get_by_text(PENDING)).to_have_count(0)
-        assert 1 <= len(asked) <= 2, asked
+        assert 1 <= len(set(asked)) <= 2, (title, asked)  # some ask for the same again while they are open
         assert page.title().startswith(title)
+    for address in ("keys", "users", "quotas"):
+        asked.clear()
+        open_view(page, f"#/tenants/shop/{address}", f"{address.capitalize()} of shop")
+        assert 1 <= len(set(asked)) <= 2, asked
 
 
 def test_the_first_visit_is_small(browser: Browser, shop: Shop) -> None:
