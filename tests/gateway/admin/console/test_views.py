@@ -89,7 +89,8 @@ def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
         expect(page.get_by_role("heading", level=1)).to_be_focused()
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
         expect(page.get_by_text(PENDING)).to_have_count(0)
-        assert 1 <= len(set(asked)) <= 2, (title, asked)  # some ask for the same again while they are open
+        assert len(set(asked)) <= 2, (title, asked)  # some ask for the same again while they are open
+        assert asked or title == "Playground", title  # which asks nothing without the scope to chat
         assert page.title().startswith(title)
     for address in ("keys", "users", "quotas"):
         asked.clear()
