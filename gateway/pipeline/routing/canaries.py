@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -170,6 +171,8 @@ class Canaries:
             written = await self._directory.write(changed, actor=ACTOR, expected=route.revision)
         except (PreconditionFailed, NotFound):
             return  # somebody has changed it meanwhile, perhaps another gateway for the same reason: this trial is over
+        with suppress(ApiError):  # then it is followed as other gateways follow it
+            await self._view.refresh()  # before anybody is told: this gateway asks the canary no more
         for model, reason in out.items():
             self._metrics.trials.canary_out(reason.signal)
             log.warning("canary taken out", extra={"route": route.name, "canary": model, "signal": reason.signal})
