@@ -28,8 +28,6 @@ _LAYER_SECONDS = 20e-6
 """Time of a layer's small operations, whatever their size."""
 _REDUCE_SECONDS = 30e-6
 """Time of one all-reduce, whatever its size."""
-
-
 _SPREAD = 20
 """Numbers that tell how much longer or shorter steps of the same work take."""
 
