@@ -7,6 +7,7 @@ Recordings hold for one version of Chromium: with another one nothing is compare
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -25,6 +26,8 @@ WIDTHS = (1280, 390)
 HEIGHT = 800
 MOST_DIFFERENT = 0.002
 """Part of the pixels that may differ."""
+ROUNDED = 3
+"""Steps of 255 by which edges and shadows may be rounded; any two colours of the pages differ by 5 or more."""
 
 _PATIENCE = 20.0
 """Seconds for which a page may take to come to rest."""
@@ -83,7 +86,7 @@ class Layouts:
         if RECORD:
             self._known[state] = boxes
             _FOLDER.mkdir(exist_ok=True)
-            shown.quantize(64).save(picture, optimize=True)
+            shown.save(picture, optimize=True)
             self._file.write_text(json.dumps(self._known, indent=1) + "\n", "utf-8")
             return
         deadline = time.monotonic() + _PATIENCE
@@ -102,7 +105,11 @@ def _seen(page: Page, regions: dict[str, str]) -> tuple[dict[str, list[float]], 
     return boxes, Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
 
 
-def different(one: Image.Image, other: Image.Image) -> float:
-    """Part of the pixels that differ by more than colours that were rounded."""
-    farthest = ImageChops.difference(one, other).convert("L").histogram()
-    return sum(farthest[16:]) / (one.width * one.height)
+def different(one: Image.Image, other: Image.Image, rounded: int = ROUNDED) -> float:
+    """Part of the pixels of which one channel or more differs by more than this many steps of 255.
+
+    Each channel counts for itself: in grey, a change of blue alone weighs a ninth.
+    """
+    channels = ImageChops.difference(one, other).split()
+    farthest = functools.reduce(ImageChops.lighter, channels).histogram()
+    return sum(farthest[rounded + 1 :]) / (one.width * one.height)
