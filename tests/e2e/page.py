@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocket, expect
+
+from tests.e2e.browser import Visit
 
 LONG = " ".join(f"word{number}" for number in range(400))
 """An answer that takes a while."""
@@ -44,3 +47,21 @@ def reload(page: Page) -> None:
         })"""
     )
     page.reload()
+
+
+def watched(tab: Visit) -> list[dict[str, Any]]:
+    """Open the page; returns the `response.create` events that it sends from now on, but for what names each."""
+    created: list[dict[str, Any]] = []
+
+    def on_frame(frame: str | bytes) -> None:
+        event = json.loads(frame)
+        if event["type"] == "response.create":
+            created.append({key: value for key, value in event.items() if key not in ("idempotency_key", "stream_id")})
+
+    def on_socket(socket: WebSocket) -> None:
+        socket.on("framesent", on_frame)
+
+    tab.page.on("websocket", on_socket)
+    tab.page.goto("/")
+    connected(tab.page)
+    return created

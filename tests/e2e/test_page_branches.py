@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from typing import Any
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
-from tests.e2e.page import answer, answered, ask, connected, message, reload
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.page import answer, answered, ask, connected, message, reload, watched
 
 pytestmark = needs_chromium
 
@@ -47,6 +49,50 @@ def test_a_changed_question_begins_another_branch(tab: Visit, server: ScriptedSe
     tab.page.get_by_role("button", name="Later version").click()
     expect(tab.page.locator(".markdown")).to_have_text(["answer to uno", "answer to due"])
     expect(tab.page.get_by_role("button", name="Earlier version")).to_be_focused()
+
+
+def test_the_frame_that_is_sent_names_the_parents_response(browser: Browser, server: ScriptedServer) -> None:
+    """When a question is changed, when it is answered anew, and in a branch that was walked back to; the first question
+    has no parent. After a reload, too."""
+    with visit(browser, server.url) as tab:
+        page, created = tab.page, watched(tab)
+
+        def last() -> tuple[Any, Any]:
+            """Text of the last question that was sent, and the question of the turn whose response it follows."""
+            answered(page)
+            questions = {turn.id: turn.conversation[-1].content for turn in server.pipeline.turns}
+            assert len(created) == len(questions)
+            event = created[-1]
+            return event["input"], questions.get(event.get("previous_response_id", ""))
+
+        server.pipeline.answers |= {each: Answer(text=f"answer to {each}") for each in ("one", "two", "deux", "three")}
+        whole = [{"role": "user", "content": "one"}]
+        ask(page, "one")
+        assert last() == (whole, None)
+        ask(page, "two")
+        assert last() == ("two", "one")
+        change(page, "two", "deux")
+        assert last() == ("deux", "one")
+        expect(page.locator(".versions > span")).to_have_text(["2/2"])
+        page.get_by_role("article").last.get_by_role("button", name="Retry").click()
+        assert last() == ("deux", "one")
+        expect(page.locator(".versions > span")).to_have_text(["3/3"])
+        for _ in range(2):
+            page.get_by_role("button", name="Earlier version").click()
+        expect(page.locator(".markdown")).to_have_text(["answer to one", "answer to two"])
+        expect(page.locator(".versions > span")).to_have_text(["1/3"])
+        ask(page, "three")
+        assert last() == ("three", "two")
+        page.get_by_role("article").first.get_by_role("button", name="Retry").click()
+        assert last() == (whole, None)
+        expect(page.locator(".versions > span")).to_have_text(["2/2"])
+        page.get_by_role("button", name="Earlier version").click()
+        reload(page)
+        connected(page)
+        expect(page.locator(".markdown")).to_have_text(["answer to one", "answer to two", "answer to three"])
+        expect(page.locator(".versions > span")).to_have_text(["1/2", "1/3"])
+        page.get_by_role("article").last.get_by_role("button", name="Retry").click()
+        assert last() == ("three", "two")
 
 
 def test_another_answer_stands_beside_the_first(tab: Visit, server: ScriptedServer) -> None:

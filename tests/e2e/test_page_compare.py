@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from gateway.errors import Unavailable
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
 from tests.e2e.conftest import NAMES, Installation
-from tests.e2e.page import LONG, answered, ask, connected, message, reload
+from tests.e2e.page import LONG, answered, ask, connected, message, reload, watched
 from tests.e2e.test_page_attachments import drop
-from tests.e2e.test_page_settings import use, watched
+from tests.e2e.test_page_settings import use
 
 pytestmark = needs_chromium
 

@@ -10,14 +10,18 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gateway.http import page as chat_page
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
-from tests.e2e.page import answer, answered, ask, connected, reload
+from tests.e2e.browser import Answer, ScriptedServer, Visit, another, needs_chromium, violations, visit
+from tests.e2e.page import answer, answered, ask, connected, reload, watched
 from tests.e2e.test_page_history import listed, new_chat
 from tests.ports import free_port
 
 pytestmark = needs_chromium
 
 AWAY = "The server cannot be reached. The question is sent when it is back."
+HOST = "chat.example.com"
+MANY_ATTEMPTS = 60_000
+"""Milliseconds in which the page tries to connect again and again."""
+AREAS = "uses => uses.map(use => use.getBBox()).map(box => box.width * box.height)"
 PRESENT = "navigator.serviceWorker.ready.then(() => true)"
 INSTALLED = """async () => {
   const registration = await navigator.serviceWorker.getRegistration();
@@ -90,6 +94,47 @@ def test_it_opens_and_what_is_kept_is_read_and_found(browser: Browser, redis_url
                 expect(answer(each)).to_have_text("A short answer.")
             asked = [turn.conversation[-1].content for turn in server.pipeline.turns]
             assert sorted(asked) == ["elsewhere", "later"]
+
+
+def test_without_a_network_nothing_is_asked_for(browser: Browser, redis_url: str) -> None:
+    """Of a server elsewhere: no request fails, since none is made. The question waits, and is sent once."""
+    with ScriptedServer(redis_url) as server:
+        url = server.url.replace("127.0.0.1", HOST)
+        flags = (f"--host-resolver-rules=MAP {HOST} 127.0.0.1", f"--unsafely-treat-insecure-origin-as-secure={url}")
+        with another(browser, *flags) as other, visit(other, url, service_workers="allow") as tab:
+            page = tab.page
+            page.clock.install()
+            created = watched(tab)
+            assert page.evaluate(PRESENT)
+            ask(page, "first")
+            answered(page)
+            expect(page.get_by_role("button", name="Good answer")).to_be_visible()
+            failed: list[str] = []
+            tab.context.on("requestfailed", lambda request: failed.append(request.url))
+            tab.context.set_offline(True)
+            expect(page.locator("#connection")).to_have_text("Reconnecting")
+            page.clock.run_for(MANY_ATTEMPTS)
+            page.get_by_role("button", name="Good answer").click()
+            expect(page.get_by_role("button", name="Good answer")).to_have_attribute("aria-pressed", "false")
+            ask(page, "later")
+            expect(page.locator(".waiting:visible")).to_have_text(AWAY)
+            for name in ("Settings", "Prompts"):
+                page.get_by_role("button", name=name, exact=True).click()
+                expect(page.get_by_role("dialog")).to_be_visible()
+                page.keyboard.press("Escape")
+            for _ in range(2):
+                areas: list[float] = page.locator("svg:visible use").evaluate_all(AREAS)
+                assert areas and all(areas)
+                page.clock.run_for(MANY_ATTEMPTS)
+                reload(page)
+                expect(page.locator(".waiting:visible")).to_have_text(AWAY)
+            assert failed == []
+            assert [event["input"] for event in created] == [[{"role": "user", "content": "first"}]]
+            tab.context.set_offline(False)
+            page.clock.run_for(MANY_ATTEMPTS)
+            answered(page)
+            assert [event["input"] for event in created[1:]] == ["later"]
+            assert [turn.conversation[-1].content for turn in server.pipeline.turns] == ["first", "later"]
 
 
 def test_only_the_page_and_its_files_are_kept(browser: Browser, server: ScriptedServer) -> None:

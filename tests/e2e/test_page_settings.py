@@ -5,32 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from playwright.sync_api import Browser, Page, WebSocket, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answered, ask, connected
+from tests.e2e.page import answered, ask, connected, watched
 
 pytestmark = needs_chromium
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-
-
-def watched(tab: Visit) -> list[dict[str, Any]]:
-    """The page, and the `response.create` events that it sends from now on."""
-    created: list[dict[str, Any]] = []
-
-    def on_frame(frame: str | bytes) -> None:
-        event = json.loads(frame)
-        if event["type"] == "response.create":
-            created.append({key: value for key, value in event.items() if key not in ("idempotency_key", "stream_id")})
-
-    def on_socket(socket: WebSocket) -> None:
-        socket.on("framesent", on_frame)
-
-    tab.page.on("websocket", on_socket)
-    tab.page.goto("/")
-    connected(tab.page)
-    return created
 
 
 def settings(page: Page) -> Any:

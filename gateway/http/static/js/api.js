@@ -1,6 +1,10 @@
 /** The page's HTTP requests: its configuration, the models, tickets, feedback. */
 
 const TIMEOUT = 10_000;
+/** Names of the browser's own machine. */
+const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
+/** Whether there is no network. A server on the browser's own machine needs none. */
+const offline = () => !navigator.onLine && !LOOPBACK.test(location.hostname);
 
 /** An answer other than success, or none (`status` 0). */
 export class ApiFailure extends Error {
@@ -112,18 +116,17 @@ export const posted = (key, body) => ({
 export const authorization = (/** @type {string} */ key) => (key ? { authorization: `Bearer ${key}` } : undefined);
 
 /**
+ * Ask the server, unless there is no network: nothing is asked for that must fail.
+ *
  * @param {string} path
  * @param {RequestInit} [options]
  * @returns {Promise<any>} the answer's JSON
  * @throws {ApiFailure}
  */
 export async function request(path, options = {}) {
-  let response;
-  try {
-    response = await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT) });
-  } catch {
-    throw new ApiFailure(0, "the server cannot be reached");
-  }
+  const asked = { ...options, signal: AbortSignal.timeout(TIMEOUT) };
+  const response = offline() ? null : await fetch(path, asked).catch(() => null);
+  if (!response) throw new ApiFailure(0, "the server cannot be reached");
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     const { message = `the server answered ${response.status}`, code } = body?.error ?? {};

@@ -17,6 +17,8 @@ const PAGE = new URL("./", location.href).pathname;
 const FILES = `${PAGE}static/${digest}/`;
 /** Milliseconds after which a server that says nothing counts as away. */
 const PATIENCE = 5000;
+/** Names of the browser's own machine, whose server is there without a network. */
+const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
 
 worker.addEventListener("install", (/** @type {any} */ event) => event.waitUntil(install()));
 worker.addEventListener("activate", (/** @type {any} */ event) => event.waitUntil(activate()));
@@ -45,9 +47,10 @@ async function activate() {
   await worker.clients.claim();
 }
 
-/** The server's page, so that a new release shows at once; the one that is kept if the server is away. */
+/** The server's page, so that a new release shows at once; the one that is kept if the server or the network is away. */
 async function page(/** @type {Request} */ request) {
-  const answer = await fetch(request, { signal: AbortSignal.timeout(PATIENCE) }).catch(() => null);
+  const offline = !navigator.onLine && !LOOPBACK.test(location.hostname);
+  const answer = offline ? null : await fetch(request, { signal: AbortSignal.timeout(PATIENCE) }).catch(() => null);
   if (answer && answer.status < 500) return answer;
   return (await kept(PAGE)) ?? answer ?? Response.error();
 }

@@ -66,11 +66,15 @@ export class Tree {
     return this.after(turn.parent).filter((one) => one.id === turn.id || one.text || one.status !== "failed");
   }
 
-  /** Show a turn, and of what follows it the newest. @param {Turn} turn */
+  /** Show a turn, and the branch to the turn behind it that was asked last. @param {Turn} turn */
   show(turn) {
-    let last = turn;
-    for (let next = this.after(last.id).at(-1); next; next = this.after(last.id).at(-1)) last = next;
-    this.leaf = last.id;
+    const behind = new Set([turn.id]);
+    this.leaf = turn.id;
+    for (const { id, parent } of this.turns.values()) {
+      if (parent === null || !behind.has(parent)) continue;
+      behind.add(id);
+      this.leaf = id;
+    }
   }
 }
 
