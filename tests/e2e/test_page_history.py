@@ -170,6 +170,7 @@ def test_exported_and_imported_elsewhere(tab: Visit, browser: Browser, server: S
     tab.page.keyboard.press("Enter")
     answered(tab.page)
     before = exported(tab.page, tmp_path)
+    twice = before["conversations"][0] | {"turns": 2 * before["conversations"][0]["turns"]}
     with visit(browser, server.url) as fresh:
         fresh.page.goto("/")
         for _ in range(2):
@@ -181,11 +182,39 @@ def test_exported_and_imported_elsewhere(tab: Visit, browser: Browser, server: S
             ("text.json", "no", "no JSON"),
             ("broken.json", json.dumps(before | {"conversations": [{"id": 7}]}), "cannot be read: id is number"),
             ("elsewhere.json", json.dumps(before | {"conversations": [{"id": "a/b"}]}), "cannot be read: id is not"),
+            ("twice.json", json.dumps(before | {"conversations": [twice]}), "turns of a conversation have the same id"),
         ):
             (tmp_path / name).write_text(text)
             fresh.page.get_by_label("Import").set_input_files(tmp_path / name)
             expect(fresh.page.locator("#told")).to_contain_text(told)
         assert exported(fresh.page, tmp_path) == before
+
+
+def test_conversations_with_the_same_ids_of_turns_are_shown_each_with_its_own(
+    tab: Visit, server: ScriptedServer, tmp_path: Path
+) -> None:
+    """As when a file holds a conversation and what was made of a copy of it, its order changed too."""
+    for question in ("one", "two"):
+        server.pipeline.answers[question] = Answer(text=f"answer to {question}")
+        ask(tab.page, question)
+        answered(tab.page)
+    export = exported(tab.page, tmp_path)
+    [first] = export["conversations"]
+    begin, end = (turn["id"] for turn in first["turns"])
+    copies = [
+        turn | {"question": f"{turn['question']} of the copy", "text": f"{turn['text']} of the copy"}
+        for turn in first["turns"]
+    ]
+    turns = [copies[1] | {"parent": None}, copies[0] | {"parent": end}]
+    copy = first | {"id": "copy", "title": "Copy", "turns": turns, "leaf": begin}
+    (tmp_path / "copy.json").write_text(json.dumps(export | {"conversations": [copy]}))
+    tab.page.get_by_label("Import").set_input_files(tmp_path / "copy.json")
+    expect(listed(tab.page)).to_have_count(2)
+    shown = {"Copy": ["two of the copy", "one of the copy"], "one": ["one", "two"]}
+    for title in ("Copy", "one", "Copy"):
+        listed(tab.page).filter(has_text=title).click()
+        expect(tab.page.locator(".question p")).to_have_text(shown[title])
+        expect(tab.page.locator(".markdown")).to_have_text([f"answer to {question}" for question in shown[title]])
 
 
 def test_what_the_browser_has_no_room_for_is_said(tab: Visit) -> None:

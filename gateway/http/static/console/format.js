@@ -74,6 +74,13 @@ export function shown(name, value) {
   return count(value);
 }
 
+/** Whether a value has fields, in itself or in its parts: it is shown as JSON. @param {any} value @returns {boolean} */
+export const isNested = (value) =>
+  typeof value === "object" && value !== null && (Array.isArray(value) ? value.some(isNested) : Object.keys(value).length > 0);
+
+/** The JSON of a value: names, values, and with each the brackets and signs around it. @param {any} value */
+export const tokens = (value) => JSON.stringify(value).match(/[[{]*(?:"(?:[^"\\]|\\.)*"|[^"[\]{},:]*)[\]},:]*/g)?.filter(Boolean) ?? [];
+
 /** Fields whose values are names of the API. */
 const NAMES = new Set(["mode", "service", "services", "unknown_parameters"]);
 const TOKEN_PRICES = new Set(["input", "cached_input", "output"]);

@@ -51,7 +51,7 @@ export class LogView {
     this.comparing = comparing;
     /** @type {import("./comparison.js").Comparison | null} the one that is shown */
     this.comparison = null;
-    /** @type {Map<string, TurnPlace>} */
+    /** By the turn itself: conversations that were exported and imported may share ids. @type {Map<Turn, TurnPlace>} */
     this.places = new Map();
     this.nearness = new Nearness(this.places, scroller);
     copiesCode(log);
@@ -88,18 +88,18 @@ export class LogView {
 
   /** Turns were added or removed. @param {Turn[]} turns */
   list(turns) {
-    const ids = new Set(turns.map((turn) => turn.id));
-    if (this.comparison && !ids.has(this.comparison.turn.id)) this.#leave();
-    for (const [id, { element }] of this.places) {
-      if (ids.has(id)) continue;
+    const shown = new Set(turns);
+    if (this.comparison && !shown.has(this.comparison.turn)) this.#leave();
+    for (const [turn, { element }] of this.places) {
+      if (shown.has(turn)) continue;
       this.nearness.observer.unobserve(element);
       element.remove();
-      this.places.delete(id);
+      this.places.delete(turn);
     }
     for (const turn of turns) {
-      if (this.places.has(turn.id)) continue;
+      if (this.places.has(turn)) continue;
       const place = new TurnPlace(turn, this.context);
-      this.places.set(turn.id, place);
+      this.places.set(turn, place);
       this.log.append(place.element);
       this.nearness.observer.observe(place.element);
     }
@@ -122,7 +122,7 @@ export class LogView {
 
   /** A turn has changed. @param {Turn} turn */
   show(turn) {
-    this.places.get(turn.id)?.show();
+    this.places.get(turn)?.show();
     this.comparison?.show(turn);
     this.#say(turn);
   }
@@ -172,7 +172,7 @@ export class LogView {
     const loading = withStyle(import("./comparison.js"), "../css/comparison.css");
     const loaded = await loading.catch(() => null);
     if (!loaded) this.status.textContent = t("The server cannot be reached.");
-    if (!loaded || !this.places.has(view.turn.id)) return;
+    if (!loaded || !this.places.has(view.turn)) return;
     this.#leave();
     const { models, onask, onprefer } = this.comparing();
     this.comparison = new loaded.Comparison(view.turn, {

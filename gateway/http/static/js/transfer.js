@@ -122,8 +122,11 @@ export function conversationOf({ id, title, pinned, folder = "", updated, turns,
   expect(updated, ["number"], "updated");
   expect(settings, ["object"], "settings");
   if (!Array.isArray(turns) || turns.length === 0) throw new Error(t("a conversation has no turns"));
+  const read = turns.map(turn);
+  // One of them would be lost, and which one others follow would be unknown.
+  if (new Set(read.map(({ id }) => id)).size < read.length) throw new Error(t("two turns of a conversation have the same id"));
   const entry = { id, title, pinned: pinned === true, updated, ...(folder && { folder }) };
-  return { entry, saved: { turns: turns.map(turn), leaf, settings } };
+  return { entry, saved: { turns: read, leaf, settings } };
 }
 
 /** @param {any} given @returns {Turn} */

@@ -282,7 +282,7 @@ const heading = (name) => el("h2", { class: "visually-hidden" }, name);
 
 /** Draws the places of a conversation that are near what is shown, and folds those that no longer are. */
 export class Nearness {
-  /** @param {Map<string, TurnPlace>} places by their turns, in order @param {Element} scroller what they scroll in */
+  /** @param {Map<Turn, TurnPlace>} places by their turns, in order @param {Element} scroller what they scroll in */
   constructor(places, scroller) {
     this.places = places;
     this.observer = new IntersectionObserver((seen) => this.#onSeen(seen), { root: scroller, rootMargin: MARGIN });

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Request, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
@@ -16,6 +17,7 @@ from tests.gateway.admin.console.pages import (
     admins_views,
     loaded,
     open_view,
+    row,
     sign_in,
     wait_until,
 )
@@ -92,15 +94,94 @@ def test_a_view_sends_one_request_and_takes_the_focus(tab: Visit) -> None:
         assert len(set(asked)) <= 2, (title, asked)  # some ask for the same again while they are open
         assert asked or title == "Playground", title  # which asks nothing without the scope to chat
         assert page.title().startswith(title)
-    for address in ("keys", "users", "quotas"):
+
+
+def test_what_a_view_shows_of_one_thing_takes_two_requests_at_most(
+    tab: Visit, operator: httpx2.Client, answered: str
+) -> None:
+    """With each filter, and where more is shown to whoever may chat."""
+    page = tab.page
+    own = {"scopes": ["admin:read", "admin:write", "chat"], "operator": True}
+    key = operator.post("/tenants/operations/keys", json=own).raise_for_status().json()["key"]
+    sign_in(page, key)
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add(request.url) if "/v1/" in request.url else None)
+    expected = {
+        **{f"#/tenants/shop/{name}": 1 for name in ("keys", "users", "quotas")},
+        f"#/turns/{answered}": 1,
+        "#/usage?by=tenant&split=model&compare=true": 1,
+        "#/routes/tiny-small": 1,
+        "#/routing": 2,
+        "#/routing?tenant=acme": 2,
+        "#/caches": 2,
+        "#/caches?tenant=acme": 2,
+        "#/audit?tenant=acme": 1,
+        "#/playground": 2,
+        "#/plan?model=tiny-small": 1,
+    }
+    found: dict[str, int] = {}
+    for address in expected:
+        page.goto("/admin/")
+        loaded(page, "Overview")
         asked.clear()
-        open_view(page, f"#/tenants/shop/{address}", f"{address.capitalize()} of shop")
-        assert 1 <= len(set(asked)) <= 2, asked
+        page.goto(f"/admin/{address}")
+        expect(page.get_by_role("heading", level=1)).not_to_have_text("Overview")
+        expect(page.get_by_text(PENDING)).to_have_count(0)
+        found[address] = len(asked)
+    assert found == expected
+
+
+def words_in_pieces(page: Page) -> list[str]:
+    """Words of JSON that do not stand on one line."""
+    found: list[str] = page.locator(".changes .token").evaluate_all(
+        """(tokens) => tokens.filter((token) => {
+          const range = document.createRange();
+          range.selectNodeContents(token);
+          return range.getClientRects().length !== 1;
+        }).map(({ textContent }) => textContent)"""
+    )
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_audit_view_breaks_json_between_its_tokens(
+    browser: Browser, shop: Shop, operator: httpx2.Client, width: int
+) -> None:
+    quota = {"requests_per_minute": 600, "output_tokens_per_minute": 100_000, "spend_per_day": 10_000}
+    match = {"if-match": "*"}
+    operator.put("/tenants/shop/quotas", json={"quota": quota}, headers=match).raise_for_status()
+    with visit(browser, shop.url, viewport={"width": width, "height": 800}) as tab:
+        page = tab.page
+        sign_in(page, OPERATOR)
+        open_view(page, "#/audit", "Audit")
+        changed = row(page, "tenant.update").locator(".changes")
+        expect(changed).to_contain_text(
+            '→ {"requests_per_minute": 600, "output_tokens_per_minute": 100000, "spend_per_day": 10000}'
+        )
+        expect(row(page, "route.create")).to_contain_text('→ [{"model": "tiny-small", "weight": 1}]')
+        assert words_in_pieces(page) == []
+        lines = changed.locator(".token").evaluate_all("all => new Set(all.map(({ offsetTop }) => offsetTop)).size")
+        assert lines > 1, "nothing had to be broken"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "in_a_row"), [(1280, 4), (390, 2)])
+def test_no_figure_of_the_overview_stands_alone(
+    browser: Browser, shop: Shop, scheme: Literal["light", "dark"], width: int, in_a_row: int
+) -> None:
+    with visit(browser, shop.url, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
+        sign_in(tab.page, OPERATOR)
+        loaded(tab.page, "Overview")
+        tops: list[float] = tab.page.locator(".figures > div").evaluate_all(
+            "all => all.map(({ offsetTop }) => offsetTop)"
+        )
+        assert set(Counter(tops).values()) == {in_a_row}
 
 
 def test_the_first_visit_is_small(browser: Browser, shop: Shop) -> None:
-    """At most 32 requests and 150 KB, as they travel; modules of other views are not among them. The next visit asks
-    for the page and for two answers of the API."""
+    """At most 32 requests and 150 KB, as they travel; modules of other views are not among them, and the page itself
+    names all files, so that none of them is found late. The next visit asks for the page and for two answers of the
+    API."""
     with visit(browser, shop.url) as tab:
         page = tab.page
         finished: list[Request] = []
@@ -111,6 +192,9 @@ def test_the_first_visit_is_small(browser: Browser, shop: Shop) -> None:
         assert sum(request.sizes()["responseBodySize"] for request in finished) <= 150_000
         views = [request.url.rsplit("/", 1)[1] for request in finished if "/console/views/" in request.url]
         assert views == ["overview.js"]
+        files = {request.url.split("/admin/")[1] for request in finished if "/static/" in request.url}
+        html = tab.context.request.get("/admin/").text()
+        assert len(files) >= 20 and not {path for path in files if path not in html}
         page.goto("/admin/")
         loaded(page, "Overview")
         travelled = page.evaluate(

@@ -3,7 +3,7 @@
 import { useState } from "../../vendor/preact/hooks.js";
 import { named, plural, t, translated } from "../../js/language.js";
 import { pageOf } from "../address.js";
-import { shown } from "../format.js";
+import { isNested, shown, tokens } from "../format.js";
 import { html } from "../html.js";
 import { Filters, Heading, List, Time, useAction } from "../parts.js";
 import { useRead, useSession } from "../session.js";
@@ -64,6 +64,11 @@ function Changes({ changes }) {
 /** @param {string} name @param {any} value */
 function change(name, value) {
   if (value === "changed") return t("changed"); // what it was and is, is secret
-  if (!Array.isArray(value) || value.length !== 2) return shown(name, value);
-  return `${shown(name, value[0])} → ${shown(name, value[1])}`;
+  if (!Array.isArray(value) || value.length !== 2) return whole(name, value);
+  return html`${whole(name, value[0])} → ${whole(name, value[1])}`;
+}
+
+/** A value whose JSON, if it has any, is broken between its tokens only. @param {string} name @param {any} value */
+function whole(name, value) {
+  return isNested(value) ? tokens(value).map((token) => html`<code class="token">${token}</code> `) : shown(name, value);
 }

@@ -8,7 +8,13 @@ import { html } from "../html.js";
 import { Heading, Loaded, Periods, Said, Table } from "../parts.js";
 import { useRead } from "../session.js";
 
-/** @type {[string, (figures: import("../admin-api.d.ts").PeriodFigures) => string][]} */
+/** @typedef {import("../admin-api.d.ts").PeriodFigures} PeriodFigures */
+
+/**
+ * What is shown of each, and what beside it. Eight of them leave none alone in its row, be there two, three or four in one.
+ *
+ * @type {[string, (figures: PeriodFigures) => string, ((figures: PeriodFigures) => string)?][]}
+ */
 const FIGURES = [
   [t("Turns"), ({ turns }) => count(turns)],
   [t("Cost"), ({ cost_microdollars }) => money(cost_microdollars)],
@@ -17,8 +23,11 @@ const FIGURES = [
   [t("Answered by the cache"), ({ hit_rate }) => share(hit_rate)],
   [t("Prompts found in prefix caches"), ({ prefix_hit_rate }) => share(prefix_hit_rate)],
   [t("Failed"), ({ error_rate }) => share(error_rate)],
-  [t("First token, median"), ({ first_token_ms }) => milliseconds(first_token_ms?.p50)],
-  [t("First token, 95 of 100 within"), ({ first_token_ms }) => milliseconds(first_token_ms?.p95)],
+  [
+    t("First token, median"),
+    ({ first_token_ms }) => milliseconds(first_token_ms?.p50),
+    ({ first_token_ms }) => t("95 of 100 within {time}", { time: milliseconds(first_token_ms?.p95) }),
+  ],
 ];
 
 /** @param {import("../address.js").Address} props */
@@ -46,10 +55,14 @@ function Alerts({ alerts }) {
 function Figures({ current, before }) {
   return html`<dl class="figures">
     ${FIGURES.map(
-      ([title, figure]) =>
+      ([title, figure, beside]) =>
         html`<div>
           <dt>${title}</dt>
-          <dd><strong>${figure(current)}</strong> <span class="note">${t("before: {figure}", { figure: figure(before) })}</span></dd>
+          <dd>
+            <strong>${figure(current)}</strong>
+            ${beside && html`<span class="note">${beside(current)}</span>`}
+            <span class="note">${t("before: {figure}", { figure: [figure(before), beside?.(before)].filter(Boolean).join("; ") })}</span>
+          </dd>
         </div>`,
     )}
   </dl>`;

@@ -43,7 +43,7 @@ export function Routing({ parts, query }) {
     <p class="note">${placed(t("Requests for {name} only. Costs are those of the same tokens at present prices, with nothing cached."), { name: html`<code>auto</code>` })}</p>
     <${Filters} parts=${parts} query=${query} fields=${fields} />
     <${Loaded} of=${read}>${(/** @type {import("../admin-api.d.ts").Replay} */ replay) => html`<${Replay} replay=${replay} quality=${query.quality} />`}</${Loaded}>
-    ${operator && html`<${Judge} />`}
+    ${operator && !tenant && html`<${Judge} />`}
     ${tenant && html`<${Decisions} tenant=${tenant} parts=${parts} query=${query} />`}
     ${writes("routing") && html`<${Explain} />`}
   `;
@@ -104,7 +104,7 @@ function together(shares) {
   return { decisions: sum("decisions"), share: 1, cost_microdollars: priced ? sum("cost_microdollars") : null };
 }
 
-/** What the judge did on the last days. */
+/** What the judge did on the last days, for all tenants. */
 function Judge() {
   const read = useRead("route/judge");
   /** @typedef {import("../admin-api.d.ts").JudgeDayState} Day */

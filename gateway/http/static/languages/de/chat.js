@@ -149,6 +149,7 @@ export default {
   "This file was not exported by this page.": "Diese Datei wurde nicht von dieser Seite exportiert.",
   "a conversation has no id": "ein Chat hat keine id",
   "a conversation has no turns": "ein Chat hat keine Beiträge",
+  "two turns of a conversation have the same id": "zwei Beiträge eines Chats haben dieselbe id",
   "an answer was still being written": "eine Antwort wurde noch geschrieben",
   "it has no conversations of ChatGPT or Open WebUI": "sie enthält keine Chats von ChatGPT oder Open WebUI",
   "{count} conversations were imported.": { "one": "Ein Chat wurde importiert.", "other": "{count} Chats wurden importiert." },

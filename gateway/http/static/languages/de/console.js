@@ -139,7 +139,7 @@ export default {
 
   // Overview
   "Answered by the cache": "Aus dem Cache beantwortet",
-  "First token, 95 of 100 within": "Erstes Token, 95 von 100 innerhalb von",
+  "95 of 100 within {time}": "95 von 100 innerhalb von {time}",
   "First token, median": "Erstes Token, Median",
   "Needs attention": "Braucht Aufmerksamkeit",
   "Nothing needs attention.": "Nichts braucht Aufmerksamkeit.",
