@@ -24,6 +24,8 @@ from gateway.telemetry.activity import Activity, Sums, TenantActivity
 
 MAX_TENANTS = 100
 """Most tenants in one heartbeat: those that used most."""
+MAX_ADAPTERS = 200
+"""Most adapters in one heartbeat: those with most running turns."""
 
 
 class ReplicaStatus(Struct):
@@ -62,6 +64,8 @@ class GatewayState(Struct):
     tenants: list[TenantActivity]
     replicas: list[ReplicaStatus]
     draining: bool = False
+    adapters: dict[str, int] | None = None
+    """Running turns by adapter; None: a gateway of an earlier version, which does not tell."""
 
 
 class Overview(Struct):
@@ -112,6 +116,7 @@ class Heartbeat:
             tenants=tenants,
             replicas=replicas,
             draining=draining,
+            adapters=dict(self._activity.adapters.most_common(MAX_ADAPTERS)),
         )
         return {"state": msgspec.json.encode(state).decode()}
 
@@ -162,6 +167,17 @@ def overview(heartbeats: Mapping[str, Mapping[str, str]]) -> Overview:
         minute.add(gateway.minute)
     replicas = _replicas(replica for gateway in gateways for replica in gateway.replicas)
     return Overview(gateways, replicas, _tenants(gateways), minute, unreadable)
+
+
+def turns_with(adapter: str, heartbeats: Mapping[str, Mapping[str, str]]) -> int | None:
+    """Return how many turns run with an adapter; None if one of these gateways does not tell."""
+    seen, turns = overview(heartbeats), 0
+    for gateway in seen.gateways:
+        told = gateway.adapters
+        if told is None or (adapter not in told and len(told) >= MAX_ADAPTERS):
+            return None
+        turns += told.get(adapter, 0)
+    return None if seen.unreadable else turns
 
 
 def _replicas(seen: Iterable[ReplicaStatus]) -> list[ReplicaStatus]:

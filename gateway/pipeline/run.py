@@ -121,6 +121,11 @@ class Pipeline:
 
     async def _drive(self, turn: Turn) -> Answered:
         resolved = self._resolve(turn)
+        with self._metrics.activity.using(resolved.adapter.name if resolved.adapter else None):
+            return await self._carry(resolved)
+
+    async def _carry(self, resolved: Resolved) -> Answered:
+        turn = resolved.turn
         async with self._admission.counted(resolved) as reservation:
             turn.trace.mark(Stage.ADMIT)
             prepared = await self._prepare(resolved)

@@ -1,10 +1,15 @@
-"""What tenants did in the last minute, for `roundhouse top`: sums over a sliding window, in this process.
+"""What tenants did in the last minute, for `roundhouse top`: sums over a sliding window, in this process. And how many
+turns of each adapter run.
 
 Pure: time comes in as an argument (seconds on any monotonic clock). Tenants that were idle for a window are forgotten,
 and beyond `MAX_TENANTS` new ones share one entry, so that the memory it takes is bounded.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 
 from msgspec import Struct, structs
 
@@ -78,10 +83,26 @@ class _Tenant:
 
 
 class Activity:
-    """Counts per tenant."""
+    """Counts per tenant, and per adapter."""
 
     def __init__(self) -> None:
+        self.adapters = Counter[str]()
+        """Running turns by the name of their adapter; those that have some."""
         self._tenants: dict[str, _Tenant] = {}
+
+    @contextlib.contextmanager
+    def using(self, adapter: str | None) -> Iterator[None]:
+        """Count a turn as its adapter's while the body runs; None: it has none."""
+        if adapter is None:
+            yield
+            return
+        self.adapters[adapter] += 1
+        try:
+            yield
+        finally:
+            self.adapters[adapter] -= 1
+            if not self.adapters[adapter]:
+                del self.adapters[adapter]
 
     def started(self, tenant: str, now: float) -> None:
         """A turn has begun."""

@@ -21,6 +21,7 @@ from hypothesis.internal.conjecture import providers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
+from engine.adapters.registry import AdapterRegistry
 from engine.core import EngineCore, EngineFeatures
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
@@ -74,16 +75,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class EngineThread:
-    """A real engine that serves on a loop of its own; `stop` kills it. `config` goes to the scheduler."""
+    """A real engine that serves on a loop of its own; `stop` kills it. `config` goes to the scheduler.
 
-    def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, id: str = "", **config: Any) -> None:
+    Args:
+        adapters: folder of the registry whose adapters it serves; None: it serves none.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        tls: ssl.SSLContext | None = None,
+        id: str = "",
+        adapters: Path | None = None,
+        **config: Any,
+    ) -> None:
         self._tls = tls
         self._id = id
-        runner = ModelRunner(model, blocks=KV_BLOCKS)
+        registry = None if adapters is None else AdapterRegistry(str(adapters))
+        runner = ModelRunner(model, blocks=KV_BLOCKS, adapters=registry)
         info = msgspec.structs.replace(runner.info, name="tiny")
         self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
         scheduling = SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config})
-        self.core = EngineCore(runner, info, scheduling, EngineFeatures(constraints=self.constraints))
+        features = EngineFeatures(constraints=self.constraints, bank=runner.bank)
+        self.core = EngineCore(runner, info, scheduling, features)
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -106,6 +121,7 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._loop.close()
+            self.core.close()
             self.constraints.close()
 
     def __exit__(self, *_: object) -> None:

@@ -47,8 +47,13 @@ async def own_pointer_of(call: Call, name: str) -> Pointer:
 
 def check_own(call: Call, pointer: Pointer) -> None:
     """Raise Forbidden if others may use the adapter too and the caller is no operator."""
-    if not (call.principal.operator or owner(pointer) == call.principal.tenant):
+    if not is_own(call, pointer):
         raise Forbidden("it is not this tenant's alone; only operators may change it")
+
+
+def is_own(call: Call, pointer: Pointer) -> bool:
+    """Whether the caller may change an adapter."""
+    return call.principal.operator or owner(pointer) == call.principal.tenant
 
 
 def sees(call: Call, pointer: Pointer) -> bool:
@@ -78,5 +83,4 @@ async def may_use(call: Call, version: str) -> bool:
 
 def earlier_versions(call: Call, pointer: Pointer) -> tuple[EarlierVersion, ...]:
     """Return what a name led to before, if the caller may change it."""
-    own = call.principal.operator or owner(pointer) == call.principal.tenant
-    return pointer.earlier if own else ()
+    return pointer.earlier if is_own(call, pointer) else ()

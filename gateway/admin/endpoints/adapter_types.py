@@ -101,6 +101,13 @@ class AdapterDetails(AdapterState, frozen=True):
     """The public name of an adapter, its version, and what that contains."""
 
     content: AdapterContent
+    running_turns: Annotated[
+        int | None,
+        Meta(
+            description="Turns that run with it under this name: of this gateway now, of others a second ago. Null for "
+            "those who may not change it, and while a gateway does not tell."
+        ),
+    ]
 
 
 class AdapterList(Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from redis.exceptions import RedisError
 
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
@@ -21,6 +22,7 @@ from gateway.admin.endpoints.adapter_access import (
     check_own,
     earlier_versions,
     in_registry,
+    is_own,
     may_use,
     own_pointer_of,
     owner,
@@ -46,12 +48,14 @@ from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import IfMatch, entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.config.adapter_sources import allowed
+from gateway.engines.heartbeat import turns_with
 from gateway.engines.pool import Pool
 from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, invalid_value
 from gateway.http.forms import FileSink, Form
 from gateway.registration.job_state import RegistrationJob
 from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
 from gateway.registration.upload_room import Upload
+from gateway.storage import presence
 
 endpoints = Endpoints("adapters", "LoRA adapters, which clients name as `model`.")
 
@@ -75,7 +79,7 @@ async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
     """Show an adapter, and what its version contains."""
     pointer = await pointer_of(call, path.adapter)
     manifest = await in_registry(call.gateway.adapters.registry.manifest, pointer.version)
-    return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
+    return Answer(await _details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
 
 
 @endpoints.get("/adapters/{adapter}/versions", access=Access.FILTERED)
@@ -181,7 +185,7 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
     changes = {name: [before.get(name), value] for name, value in fields.items()}
     after = await _edit(call, "adapter.update", path.adapter, pointer, match, changed, changes)
     assert after is not None
-    return Answer(_details(call, path.adapter, after, manifest), etag=_tag(after))
+    return Answer(await _details(call, path.adapter, after, manifest), etag=_tag(after))
 
 
 @endpoints.delete("/adapters/{adapter}", access=Access.FILTERED, versioned=True, raises=[Conflict])
@@ -349,12 +353,23 @@ def _state(call: Call, name: str, pointer: Pointer) -> AdapterState:
     return AdapterState(**_fields(call, name, pointer))
 
 
-def _details(call: Call, name: str, pointer: Pointer, manifest: Manifest) -> AdapterDetails:
+async def _details(call: Call, name: str, pointer: Pointer, manifest: Manifest) -> AdapterDetails:
     modules = sorted({target.module for target in manifest.targets})
     content = AdapterContent(
         manifest.size, manifest.max_rank, list(manifest.dtypes), manifest.architecture, list(modules)
     )
-    return AdapterDetails(content=content, **_fields(call, name, pointer))
+    running = await _running_turns(call, name) if is_own(call, pointer) else None
+    return AdapterDetails(content=content, running_turns=running, **_fields(call, name, pointer))
+
+
+async def _running_turns(call: Call, name: str) -> int | None:
+    try:
+        heartbeats = await presence.read(call.gateway.redis)
+    except (RedisError, OSError):
+        return None
+    heartbeats.pop(call.gateway.presence.id, None)
+    others = turns_with(name, heartbeats)
+    return None if others is None else call.gateway.metrics.activity.adapters[name] + others
 
 
 def _fields(call: Call, name: str, pointer: Pointer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
-from gateway.engines.heartbeat import MAX_TENANTS, overview
+from gateway.engines.heartbeat import MAX_ADAPTERS, MAX_TENANTS, overview, turns_with
 from gateway.storage.presence import FACTS
 from gateway.telemetry.activity import TenantActivity
 from tests.gateway.conftest import Serve, Served, eventually
@@ -139,10 +139,12 @@ async def test_the_live_table_follows_its_keys(serve: Serve, config: str) -> Non
             os.close(terminal)
 
 
-async def test_a_heartbeat_is_small_however_many_tenants_there_are(serve: Serve) -> None:
+async def test_a_heartbeat_is_small_however_many_tenants_and_adapters_there_are(serve: Serve) -> None:
     async with serve() as served:
         for number in range(3 * MAX_TENANTS):
             served.gateway.metrics.activity.started(f"tenant-{number:060d}", 0.0)
+        for number in range(3 * MAX_ADAPTERS):
+            served.gateway.metrics.activity.adapters[f"{number:0128d}"] = 3 * MAX_ADAPTERS - number
         facts = served.gateway.presence.facts()
         for number in range(3 * MAX_TENANTS):
             served.gateway.metrics.activity.ended(f"tenant-{number:060d}", "completed", 0.0)
@@ -150,7 +152,11 @@ async def test_a_heartbeat_is_small_however_many_tenants_there_are(serve: Serve)
     seen = overview({"gw": facts})
     assert len(seen.tenants) == MAX_TENANTS
     assert all(isinstance(tenant, TenantActivity) for tenant in seen.tenants)
+    assert turns_with(f"{7:0128d}", {"gw": facts}) == 3 * MAX_ADAPTERS - 7
+    assert turns_with(f"{MAX_ADAPTERS:0128d}", {"gw": facts}) is None, "there was no room for it"
 
 
 def test_a_gateway_of_another_version_is_named_and_hides_no_other() -> None:
     assert overview({"gw_old": {"state": "{}"}, "gw_none": {}}).unreadable == ["gw_none", "gw_old"]
+    assert turns_with("pirate", {"gw_none": {}}) is None
+    assert turns_with("pirate", {}) == 0

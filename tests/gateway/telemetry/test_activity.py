@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +84,14 @@ def test_beyond_the_bound_tenants_share_an_entry_and_no_turn_stays_open() -> Non
     total, tenants = activity.busiest(1.0, 2 * MAX_TENANTS)
     assert total.turns == len(names)
     assert all(each.running == 0 for each in tenants)
+
+
+def test_running_turns_are_counted_by_adapter() -> None:
+    """Also those that fail; an adapter without any takes no room."""
+    activity = Activity()
+    with activity.using("pirate"), activity.using(None), activity.using("json"):
+        with pytest.raises(ValueError, match="lost"), activity.using("pirate"):
+            assert activity.adapters == {"pirate": 2, "json": 1}
+            raise ValueError("lost")
+        assert activity.adapters == {"pirate": 1, "json": 1}
+    assert dict(activity.adapters) == {}

@@ -35,6 +35,8 @@ export interface AdapterDetails {
   updated_at: number;
   resident_on: string[];
   content: AdapterContent;
+  /** Turns that run with it under this name: of this gateway now, of others a second ago. Null for those who may not change it, and while a gateway does not tell. */
+  running_turns: number | null;
 }
 
 /** The parts of an upload. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from engine.adapters.registry import AdapterRegistry
 from gateway.admin.call import Call
 from gateway.errors import Unavailable
+from gateway.storage.presence import FACTS
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.admin.endpoints.conftest import finished, form, registered, upload
 from tests.gateway.conftest import EngineThread, eventually
@@ -186,6 +188,45 @@ async def test_pin_swap_drain_delete(administer: Administer, frames: FrameEngine
         assert people == {"acme/key:acme-admin", "operations/key:root"}
         assert entries[-2]["changes"] == {"version": first.json()["version"]}
         assert entries[-2]["actor"].startswith("job:job_")
+
+
+async def test_running_turns_of_all_gateways_are_counted(
+    administer: Administer, frames: FrameEngine, folders: list[Path], tmp_path: Path
+) -> None:
+    """Until they have ended, drained or not. Who may not change the adapter is not told."""
+    engines = {"small": [frames.address]}
+    async with administer(engines=engines) as api, administer(engines=engines) as second:
+        shared = await registered(api, folders[0])
+        path = "/adapters/acme:pirate"
+        assert shared.json()["running_turns"] == 0
+        both = {"tenants": ["acme", "demo"]}
+        await api.operator.patch(path, json=both, headers={"if-match": shared.headers["etag"]})
+        frames.gate.clear()
+
+        async def running(expected: int) -> Any:
+            """What is shown once so many run and the second gateway has told it."""
+            counts = [each.served.gateway.metrics.activity.adapters for each in (api, second)]
+            await eventually(lambda: sum(count["acme:pirate"] for count in counts) == expected)
+            for _ in range(FACTS):
+                await second.served.gateway.presence.beat()
+            return (await api.operator.get(path)).json()["running_turns"]
+
+        names = second.served.gateway.adapters
+        await eventually(lambda: "acme:pirate" in names.visible("demo"))
+        asked = [
+            asyncio.create_task(
+                each.served.client.responses.create(model="acme:pirate", input=word, max_output_tokens=4)
+            )
+            for each, word in ((api, "one"), (second, "two"), (second, "three"))
+        ]
+        assert await running(3) == 3
+        tag = (await api.operator.get(path)).headers["etag"]
+        drained = await api.operator.patch(path, json={"drained": True}, headers={"if-match": tag})
+        assert drained.json()["running_turns"] == 3
+        assert (await api.acme.get(path)).json()["running_turns"] is None
+        frames.gate.set()
+        await asyncio.gather(*asked)
+        assert await running(0) == 0
 
 
 async def test_others_adapters_are_not_there(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:

@@ -4,10 +4,10 @@ import { useState } from "../../vendor/preact/hooks.js";
 import { t } from "../../js/language.js";
 import { pageOf, toAddress } from "../address.js";
 import { Change } from "../change.js";
-import { compact, NONE } from "../format.js";
+import { compact, count, NONE } from "../format.js";
 import { html } from "../html.js";
 import { Heading, List, Loaded, Pairs, Table, Time } from "../parts.js";
-import { useRead, useSession } from "../session.js";
+import { useRead, useSession, useWatched } from "../session.js";
 import { AdapterUpload } from "./adapter-upload.js";
 
 /** @typedef {import("../admin-api.d.ts").AdapterState} AdapterState */
@@ -46,7 +46,7 @@ export function Adapter({ parts: [, name] }) {
   const { writes, operator } = useSession();
   const [open, setOpen] = useState(null);
   const [uploading, setUploading] = useState(false);
-  const adapter = useRead(path);
+  const adapter = useWatched(path);
   const versions = useRead(`${path}/versions`);
   const again = () => (adapter.again(), versions.again());
   const close = () => setOpen(null);
@@ -89,7 +89,7 @@ export function Adapter({ parts: [, name] }) {
 }
 
 /** @param {import("../admin-api.d.ts").AdapterDetails} props */
-function Facts({ model, version, tenants, description, updated_at, resident_on, content, ...state }) {
+function Facts({ model, version, tenants, description, updated_at, resident_on, running_turns, content, ...state }) {
   return html`<${Pairs}
     pairs=${[
       [t("Description"), description || NONE],
@@ -97,6 +97,7 @@ function Facts({ model, version, tenants, description, updated_at, resident_on, 
       [t("Version"), html`<code>${version}</code>`],
       [t("For"), tenants?.join(", ") ?? t("everybody")],
       [t("State"), stateOf(state)],
+      [t("Running turns"), count(running_turns)],
       [t("Loaded on"), resident_on.join(", ") || t("no engine")],
       [t("Changed"), html`<${Time} at=${updated_at} />`],
       [t("Size"), t("{count} bytes", { count: compact(content.size) })],
