@@ -50,7 +50,14 @@ class Hour(click.ParamType[datetime]):
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--to", "until", type=Hour(), help="End of the time, not included; default: now."),
-        click.option("--from", "since", type=Hour(), default="30d", show_default=True, help="Beginning of the time."),
+        click.option(
+            "--from",
+            "since",
+            type=Hour(),
+            default="29d",
+            show_default=True,
+            help="Beginning of the time; the default makes 30 days with today.",
+        ),
         click.option("--key", help="Count only this key."),
         click.option("--adapter", help="Count only this adapter."),
         click.option("--model", help="Count only this model, with its adapters."),

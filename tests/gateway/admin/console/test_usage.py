@@ -10,14 +10,19 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlencode
 
+import httpx2
 import pytest
-from playwright.sync_api import Browser, expect
+from click.testing import CliRunner
+from playwright.sync_api import Browser, Page, expect
 from redis.asyncio import Redis
 
+from gateway.billing.entry import LedgerEntry
+from gateway.cli.root import main
 from tests.e2e.browser import Visit, needs_chromium, visit
-from tests.gateway.admin.conftest import OPERATOR, Shop
-from tests.gateway.admin.console.pages import open_view, row, sign_in
+from tests.gateway.admin.conftest import ACME, OPERATOR, Shop
+from tests.gateway.admin.console.pages import loaded, open_view, row, sign_in
 from tests.gateway.billing.test_ledger import HOUR, entry
 from tests.gateway.billing.test_report import fill
 
@@ -30,27 +35,99 @@ HOURS = 250
 def used(shop: Shop, redis_url: str) -> None:
     """A turn in each of the last 250 hours, by two models."""
     now = int(time.time() * 1000)
-    many = [entry(hour, at=now - hour * HOUR, model=f"model-{hour % 2}") for hour in range(HOURS)]
+    write(
+        redis_url,
+        [
+            entry(hour, at=now - hour * HOUR, model=f"model-{hour % 2}", picodollars=7_000_000 + hour)
+            for hour in range(HOURS)
+        ],
+    )
 
-    async def write() -> None:
+
+@pytest.fixture
+def various(shop: Shop, redis_url: str) -> datetime.date:
+    """Turns of the last hours and 29 and 30 days ago, no two alike -> today. Some names are to be quoted in CSV."""
+    noon = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0)
+    days = [int((noon - datetime.timedelta(days=back)).timestamp() * 1000) for back in (29, 30)]
+    hours = [int(time.time() * 1000) - hour * HOUR for hour in range(70)]
+    write(
+        redis_url,
+        [
+            entry(
+                number,
+                at=at,
+                tenant=("acme", "other")[number % 2],
+                model=("llama", "org/mistral, 7b")[number % 3 == 0],
+                adapter=(None, "pirate", '="json"')[number % 5 % 3],
+                key=("ci", "laptop")[number % 7 == 0],
+                user=(None, "ada", "=bob")[number % 11 % 3],
+                cache=("miss", "hit")[number % 4 == 0],
+                picodollars=number * 1_000_003,
+            )
+            for number, at in enumerate([*hours, *days], 1)
+        ],
+    )
+    return noon.date()
+
+
+def write(redis_url: str, turns: list[LedgerEntry]) -> None:
+    """Enter turns into the ledger."""
+
+    async def enter() -> None:
         async with Redis.from_url(redis_url) as redis:
-            await fill(redis, many)
+            await fill(redis, turns)
 
     # Playwright has a loop of its own in this thread.
     with ThreadPoolExecutor() as threads:
-        threads.submit(asyncio.run, write()).result()
+        threads.submit(asyncio.run, enter()).result()
 
 
-def test_all_pages_of_a_report_show_the_total_of_the_server(tab: Visit, used: None) -> None:
+def printed(redis_url: str, *options: str) -> bytes:
+    """What `roundhouse usage --csv` writes."""
+    command = ["usage", *options, "--csv", "-"]
+    with ThreadPoolExecutor() as threads:
+        result = threads.submit(CliRunner().invoke, main, command, env={"REDIS_URL": redis_url}).result()
+    assert result.exit_code == 0, result.output
+    return result.stdout_bytes
+
+
+def downloaded(page: Page) -> bytes:
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download CSV").press("Enter")
+    return Path(downloading.value.path()).read_bytes()
+
+
+def offered(page: Page, label: str) -> list[str]:
+    """The values of a field."""
+    options = page.get_by_label(label, exact=True).get_by_role("option")
+    found: list[str] = options.evaluate_all("options => options.map(({ value }) => value)")
+    return found
+
+
+def show(page: Page, **query: str) -> None:
+    """Open the view with these filters, and wait until it has them."""
+    page.goto(f"/admin/#/usage?{urlencode(query)}")
+    for label, name in (("By", "by"), ("And by", "split")):
+        expect(page.get_by_label(label, exact=True)).to_have_value(query.get(name, ""))
+    loaded(page, "Usage")
+
+
+def test_all_pages_of_a_report_show_the_total_of_the_server(tab: Visit, operator: httpx2.Client, used: None) -> None:
+    """Which is the sum of their rows."""
     page = tab.page
     sign_in(page, OPERATOR)
     open_view(page, "#/usage?by=hour&measure=turns", "Usage")
-    total = page.locator("tfoot tr")
+    total, turns = page.locator("tfoot tr").get_by_role("cell"), 0
+    sums = operator.get("/usage", params={"by": "hour"}).json()["total"]
+    assert (sums["turns"], sums["cost_microdollars"]) == (HOURS, 1750)
+    names = ("turns", "input_tokens", "cached_input_tokens", "output_tokens", "cache_hits")
     for shown in ("Rows 1 to 100", "Rows 101 to 200", "Rows 201 to 250"):
         expect(page.get_by_text(f"{shown} of {HOURS}")).to_be_visible()
-        expect(total).to_contain_text(f"{HOURS}")
+        expect(total).to_have_text(["$0.00175", *(f"{sums[name]:,}" for name in names)])
+        turns += sum(int(row.get_by_role("cell").nth(1).inner_text()) for row in page.locator("main tbody tr").all())
         if shown != "Rows 201 to 250":
             page.get_by_role("link", name="Later rows").press("Enter")
+    assert turns == HOURS
     expect(page.get_by_role("img", name="Turns")).to_be_visible()
     open_view(page, "#/usage?measure=toString", "Usage")
     expect(page.get_by_role("region", name="Usage")).to_be_visible()
@@ -128,12 +205,57 @@ def test_times_are_local_or_those_of_utc(browser: Browser, shop: Shop) -> None:
         expect(shown).to_have_text(utc)
 
 
-def test_the_file_is_that_of_the_command_line(tab: Visit, used: None, redis_url: str) -> None:
+def test_the_file_is_that_of_the_command_line(tab: Visit, various: datetime.date, redis_url: str) -> None:
+    """Without any filter: both are about 30 days."""
     page = tab.page
     sign_in(page, OPERATOR)
-    open_view(page, "#/usage?by=model", "Usage")
-    with page.expect_download() as downloading:
-        page.get_by_role("button", name="Download CSV").click()
-    command = [sys.executable, "-m", "gateway.cli", "usage", "--by", "model", "--csv", "-"]
-    printed = subprocess.run(command, env={**os.environ, "REDIS_URL": redis_url}, capture_output=True, check=True)
-    assert Path(downloading.value.path()).read_bytes() == printed.stdout
+    open_view(page, "#/usage?by=day", "Usage")
+    command = [sys.executable, "-m", "gateway.cli", "usage", "--csv", "-"]
+    environment = {**os.environ, "REDIS_URL": redis_url}
+    while True:
+        day = datetime.datetime.now(datetime.UTC).date()
+        file = downloaded(page)
+        text = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+        if day == datetime.datetime.now(datetime.UTC).date():
+            break
+    assert file == text
+    assert text.count(b"\r\n") >= 4
+
+
+def test_the_file_is_that_of_the_command_line_for_every_grouping(
+    tab: Visit, various: datetime.date, redis_url: str
+) -> None:
+    """Which the view offers to an operator, by one thing and by two."""
+    page = tab.page
+    sign_in(page, OPERATOR, "#/usage")
+    loaded(page, "Usage")
+    first, last = str(various - datetime.timedelta(days=30)), str(various)
+    end = str(various + datetime.timedelta(days=1))
+    groupings = [(by, split) for by in offered(page, "By") for split in offered(page, "And by")]
+    assert len(groupings) == 7 * 8
+    files = set()
+    for by, split in groupings:
+        show(page, **{"from": first, "to": last, "by": by}, **({"split": split} if split else {}))
+        options = [f"--by={name}" for name in (by, split) if name]
+        files.add(file := downloaded(page))
+        assert file == printed(redis_url, "--from", first, "--to", end, *options), (by, split)
+    assert len(files) == len(groupings)
+
+
+def test_an_admin_s_file_is_that_of_the_command_line_for_the_tenant(
+    tab: Visit, various: datetime.date, redis_url: str
+) -> None:
+    """With filters, too."""
+    page = tab.page
+    sign_in(page, ACME, "#/usage")
+    loaded(page, "Usage")
+    first, last, end = (str(various + datetime.timedelta(days=ahead)) for ahead in (-30, 0, 1))
+    names = offered(page, "By")
+    assert len(names) == 6
+    for by in names:
+        filters = {"model": "org/mistral, 7b", "key": "ci"} if by == "user" else {}
+        show(page, **{"from": first, "to": last, "by": by}, **filters)
+        options = [f"--{name}={value}" for name, value in filters.items()]
+        file = downloaded(page)
+        assert file == printed(redis_url, "--tenant=acme", "--from", first, "--to", end, f"--by={by}", *options), by
+        assert file.count(b"\r\n") >= 2, by
