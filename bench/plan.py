@@ -4,9 +4,9 @@
 
 times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
 replica bears. Then the same requests, which come at random, are served by the engine, model and all, and by the
-planner's simulation. A machine that others share is not always as fast: a second engine's steps are timed before each
-load and in turns with it, while the clock of the load stands still, and the load's cost is fitted to those. The models
-are this repository's and, if it was pulled, the catalogue's smallest.
+planner's simulation. A machine that others share is not always as fast: a second engine's steps are timed in turns with
+each load, while the clock of the load stands still, and the load's cost is fitted to those; they also say what the next
+load is a share of. The models are this repository's and, if it was pulled, the catalogue's smallest.
 
 Seconds are by default those of the process' CPU, of which there is one thread: on a machine with other work they say
 what the engine needs, and waiting for the machine does not count. `--clock wall` counts that too, for a quiet machine.
@@ -35,7 +35,6 @@ from gateway.models.store import ModelStore, default_folder
 from scale.planning.bounds import LatencyAims, ReplicaBounds
 from scale.planning.kinds import ProbedEngine
 from scale.planning.replay import WARM_UP, Percentiles, replay
-from scale.planning.step_cost import fit
 from scale.planning.traffic import Length, PlannedTraffic
 from scale.simulation import Arrival
 
@@ -54,7 +53,7 @@ MIXES = {
 LOADS = (0.5, 0.8, 1.0)
 AIMS = LatencyAims(ttft=1e9, itl=1e9)
 """None: a replica's largest rate is that at which its rows or its cache are full."""
-TURN = 2.0
+TURN = 0.25
 """Seconds of a load, after which steps are timed for as long."""
 WITHIN = 0.10
 """Largest distance that a prediction should have."""
@@ -98,7 +97,7 @@ class PlanModel(msgspec.Struct, frozen=True):
     name: str
     probed: ProbedEngine
     seconds: float
-    """Time for which steps were timed before each load, at least."""
+    """Time for which steps were timed at first."""
     cells: list[PlanCell]
 
 
@@ -134,7 +133,7 @@ class MeasuredEngine:
     """An engine of this process, with one thread, whose clock is ours, and another one like it to time steps with."""
 
     def __init__(self, model: Path, clock: Clock, seconds: float) -> None:
-        """Args: seconds: time for which steps are timed before each load, at least."""
+        """Args: seconds: time for which steps are timed at first, and in each round meanwhile."""
         import torch
 
         from engine.server.timing import StepTimer
@@ -155,13 +154,12 @@ class MeasuredEngine:
     def serve(self, arrivals: Sequence[Arrival]) -> tuple[ServedTimes, list[TimedStep]]:
         """Serve requests that come when they say, with nothing in the prefix cache that is theirs.
 
-        Returns how that went, and the steps that were timed before it and in turns with it.
+        Returns how that went, and the steps that were timed in turns with it.
         """
         self._runs += 1
         requests = [self._request(index, arrival) for index, arrival in enumerate(arrivals)]
         tokens: list[list[float]] = [[] for _ in arrivals]
-        rounds = self._timer.run(self._seconds)
-        timed = [*rounds]
+        rounds, timed, again = self._timer.run(self._seconds), list[TimedStep](), False
         clock, core, came = self._clock, self._core, self._clock()
         index, turn = 0, self._now()
         while index < len(arrivals) or not core.idle:
@@ -179,11 +177,13 @@ class MeasuredEngine:
                     while self._now() - turn < 2 * TURN:
                         step = next(rounds, None)
                         if step is None:
-                            rounds = self._timer.run(self._seconds)
+                            rounds, again = self._timer.run(self._seconds), True
                         else:
                             timed.append(step)
                 turn = self._now()
-        timed += rounds  # those that are left, so that the next load finds the engine idle
+        if not again:
+            timed += rounds  # a cost needs steps of all sizes
+        rounds.close()
         first = int(WARM_UP * len(arrivals))
         counted = list(zip(arrivals, tokens, strict=True))[first:]
         gaps = [later - earlier for _, times in counted for earlier, later in pairwise(times)]
@@ -224,20 +224,21 @@ def arrivals_of(traffic: PlannedTraffic, count: int, rate: float | None, context
 
 
 def measure(name: str, model: Path, *, clock: Clock, requests: int, load_seconds: float, seconds: float) -> PlanModel:
-    """Serve each mix at each load, with steps timed before and meanwhile, and predict the same."""
+    """Serve each mix at each load, with steps timed meanwhile, and predict the same."""
     engine = MeasuredEngine(model, clock, seconds)
     first = engine.time_steps()
     probed, steps, cells = ProbedEngine.of(first), [*first.steps], []
     for mix, traffic in MIXES.items():
-        most = ReplicaBounds(probed.cost, probed.limits, traffic, AIMS).most().rate
         for load in (*LOADS, None):
+            most = ReplicaBounds(probed.cost, probed.limits, traffic, AIMS).most().rate
             rate = None if load is None else load * most
             count = min(MOST_REQUESTS, max(requests, int((rate or most) * load_seconds)))
             arrivals = arrivals_of(traffic, count, rate, min(probed.context, CONFIG.blocks * BLOCK_SIZE))
             label = "all at once" if load is None else f"{load:.0%}"
             times, timed = engine.serve(arrivals)
             steps += timed
-            result = replay(arrivals, CONFIG, fit(timed), AIMS, context=probed.context)
+            probed = ProbedEngine.of(msgspec.structs.replace(first, steps=timed))
+            result = replay(arrivals, CONFIG, probed.cost, AIMS, context=probed.context)
             predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
             cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted))
             print(f"{name}, {mix}, {label}: {_line(cells[-1])}", flush=True)
@@ -262,9 +263,9 @@ def markdown(result: PlanResult) -> str:
             "",
             f"## {model.name}",
             "",
-            f"Steps were timed for {model.seconds:.0f} s before each load and in turns with it. The median distance of "
-            f"a cost for all of them is {probed.cost.error:.1%}; one step in forty took more than "
-            f"{probed.cost.spread[-1]:.2f} times what is typical of it.",
+            f"Steps were timed for {model.seconds:.0f} s at first, and in turns with each load. The median distance of "
+            f"a cost for all of them is {probed.cost.error:.1%}; under random loads steps took "
+            f"{probed.cost.pace.mean:.2f} times what is typical of them.",
             "",
             *table(
                 "mix | load | requests/s | TTFT p50 (ms) | TTFT p95 (ms) | ITL p50 (ms) | ITL p95 (ms) | tokens/s",
@@ -303,9 +304,9 @@ def _line(cell: PlanCell) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     parser.add_argument("--clock", choices=list(_CLOCKS), default="cpu", help="whose seconds count")
-    parser.add_argument("--requests", type=int, default=200, help="requests of a cell, at least")
-    parser.add_argument("--load-seconds", type=float, default=20.0, help="seconds of a cell, at least")
-    parser.add_argument("--seconds", type=float, default=8.0, help="seconds for which steps are timed before each")
+    parser.add_argument("--requests", type=int, default=60, help="requests of a cell, at least")
+    parser.add_argument("--load-seconds", type=float, default=30.0, help="seconds of a cell, at least")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds for which steps are timed at first")
     parser.add_argument("--model", action="append", type=Path, help="other models than the two")
     chosen = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"

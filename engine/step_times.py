@@ -25,6 +25,8 @@ class TimedStep(Struct, frozen=True):
 
     work: StepWork
     seconds: float
+    under_load: bool = False
+    """Whether it followed the one before as under load, and its seconds are those since that one's end."""
 
 
 class TimedEngine(Struct, frozen=True):

@@ -1,15 +1,15 @@
 """Times an engine's steps: `python -m engine.server.timing` takes the options of an engine and prints JSON.
 
 Requests of random tokens make steps of all sizes: prompts of each length, long prompts in chunks, decodes of few and
-many rows over short and long contexts, and both in one step, as under load. What such a step computes is known
-beforehand, so that nothing in the engine has to be observed. `scale/planning/step_cost.py` makes a model of the times.
+many rows over short and long contexts, and both in one step. In turns with them, requests of random lengths are
+served, as under load (`random_load.py`). `scale/planning/step_cost.py` makes a model of the times.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from engine.cache.blocks import BLOCK_SIZE
 from engine.core import EngineCore
 from engine.server.command import fail, set_up_process
 from engine.server.options import EngineOptions, parameters
+from engine.server.random_load import random_load
 from engine.step_times import StepWork, TimedEngine, TimedStep
 from engine.wire import Generate, SamplingParams
 
@@ -34,6 +35,8 @@ _TIMES = 3
 """Steps that are timed with each of them."""
 _PROMPT_SHARE = 0.2
 """Most of the time that the prompts of one case may take."""
+_LOAD = 2.0
+"""Seconds of one random load."""
 
 
 class StepTimer:
@@ -46,6 +49,8 @@ class StepTimer:
         self._asked = 0
         self._decoded: set[int] = set()
         """Numbers of rows that have run `_UNTIMED` steps of decodes."""
+        self._token = 0.0
+        """Seconds of a token of the last prompt that ran alone."""
 
     def engine(self, seconds: float, threads: int) -> TimedEngine:
         """Return the engine's description with the times of its steps."""
@@ -63,30 +68,47 @@ class StepTimer:
             steps=list(self.run(seconds)),
         )
 
-    def run(self, seconds: float) -> Iterator[TimedStep]:
-        """Time steps of all sizes, in rounds, until so much time has passed; one round at least."""
-        config, model = self._core.config, self._core.model
-        longest, end = min(model.context, config.blocks * BLOCK_SIZE) - 1, self._clock() + seconds
-        for _ in self._prompt(min(config.step_tokens, longest)):
-            pass  # so that no step that counts meets cold memory
-        while True:
-            token = 0.0
-            for count in _powers(min(config.step_tokens, longest))[1:]:
-                for step in self._prompt(count):
-                    token = step.seconds / count
-                    yield step
-            affordable = int(_PROMPT_SHARE * seconds / token)
-            chunks = min(4 * config.step_tokens, affordable, longest) // config.step_tokens
-            if chunks > 1:
-                yield from self._prompt(chunks * config.step_tokens)
-            for rows in _powers(config.max_running):
-                yield from self._decodes(rows, _SHORT)
-                if rows * (_LONG + BLOCK_SIZE) <= min(affordable, config.blocks * BLOCK_SIZE) and longest > 2 * _LONG:
-                    yield from self._decodes(rows, _LONG)
-            for rows in _powers(config.max_running)[-2:-5:-1] if longest > 4 * _SHORT else ():
-                yield from self._mixed(rows)
-            if self._clock() >= end:
-                return
+    def run(self, seconds: float) -> Generator[TimedStep]:
+        """Time steps of all sizes in rounds, in turns with random loads, until so much time has passed; one round
+        and one load at least. Closed, it leaves the core idle."""
+        asked, end, ahead, loaded = self._asked, self._clock() + seconds, 0.0, False
+        try:
+            for _ in self._prompt(min(self._core.config.step_tokens, self._longest)):
+                pass  # so that no step that counts meets cold memory
+            while self._clock() < end or not loaded:
+                for case in self._round(seconds):
+                    for step in case:
+                        ahead += step.seconds
+                        yield step
+                    while ahead >= _LOAD:
+                        yield from self._random_load()
+                        ahead, loaded = ahead - _LOAD, True
+                if not loaded:
+                    yield from self._random_load()
+                    ahead, loaded = ahead - _LOAD, True
+        finally:
+            self._end(map(str, range(asked + 1, self._asked + 1)))
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest prompt that has an answer."""
+        return min(self._core.model.context, self._core.config.blocks * BLOCK_SIZE) - 1
+
+    def _round(self, seconds: float) -> Iterator[Iterator[TimedStep]]:
+        """Return the cases of a round, each of which leaves the core idle. Args: seconds: of all rounds."""
+        config, longest = self._core.config, self._longest
+        for count in _powers(min(config.step_tokens, longest))[1:]:
+            yield self._prompt(count)
+        affordable = int(_PROMPT_SHARE * seconds / self._token)
+        chunks = min(4 * config.step_tokens, affordable, longest) // config.step_tokens
+        if chunks > 1:
+            yield self._prompt(chunks * config.step_tokens)
+        for rows in _powers(config.max_running):
+            yield self._decodes(rows, _SHORT)
+            if rows * (_LONG + BLOCK_SIZE) <= min(affordable, config.blocks * BLOCK_SIZE) and longest > 2 * _LONG:
+                yield self._decodes(rows, _LONG)
+        for rows in _powers(config.max_running)[-2:-5:-1] if longest > 4 * _SHORT else ():
+            yield self._mixed(rows)
 
     def _prompt(self, tokens: int) -> Iterator[TimedStep]:
         """Time the steps of one prompt and, with the first, its arrival. Chunks run if it is longer than a step."""
@@ -96,7 +118,9 @@ class StepTimer:
             count = min(self._core.config.step_tokens, tokens - done)
             pairs = count * done + count * (count + 1) // 2
             work = StepWork(count, sampled=int(done + count == tokens), pairs=pairs, prompts=1)
-            yield TimedStep(work, asked + self._step()[0])
+            seconds = self._step()[0]
+            self._token = seconds / count
+            yield TimedStep(work, asked + seconds)
             done, asked = done + count, 0.0
 
     def _decodes(self, rows: int, prompt: int) -> Iterator[TimedStep]:
@@ -138,6 +162,9 @@ class StepTimer:
             yield TimedStep(work, self._asks(count, tokens) + self._go_on(answered))
         self._end(answered)
 
+    def _random_load(self) -> Iterator[TimedStep]:
+        return random_load(self._core, self._clock, self._generate, self._chance, _LOAD)
+
     def _begin(self, rows: int, prompt: int, steps: int) -> dict[str, int]:
         """Begin requests and run their prompts; return their answers' tokens by id. They go on for so many steps."""
         waits = 1 + -(-rows * prompt // self._core.config.step_tokens)
@@ -162,8 +189,8 @@ class StepTimer:
         rows = len(answered)
         return StepWork(rows, sampled=rows, read=sum(prompt + tokens for tokens in answered.values()))
 
-    def _end(self, answered: dict[str, int]) -> None:
-        for id in answered:
+    def _end(self, ids: Iterable[str]) -> None:
+        for id in ids:
             self._core.cancel(id)
         self._step()
 

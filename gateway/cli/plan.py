@@ -115,7 +115,7 @@ def probe(config: str | None, model: str, output: Path, seconds: float, options:
         raise click.ClickException("the engine could not be timed; its message stands above")
     try:
         probed = ProbedEngine.of(msgspec.json.decode(timed.stdout, type=TimedEngine))
-        output.write_bytes(msgspec.json.format(msgspec.json.encode(probed), indent=2) + b"\n")
+        output.write_bytes(msgspec.json.encode(probed) + b"\n")
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{output}: {probed.model}, median distance from the timed steps {probed.cost.error:.1%}")

@@ -56,28 +56,19 @@ class ReplayResult(Struct, frozen=True):
     preemptions: int
 
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
-
-
 class _StepClock:
-    """Says how long each step takes, and notes the gaps between the tokens of each request.
-
-    Which share of such steps it exceeds follows the multiples of the golden ratio, whose remainders are spread evenly
-    from the first on (Weyl, 1916): the same load takes the same time.
-    """
+    """Says how long each step takes, and notes the gaps between the tokens of each request."""
 
     def __init__(self, cost: StepTime) -> None:
         self.gaps: list[tuple[int, float]] = []
         """Numbers of requests, with seconds."""
-        self._cost = cost
+        self._step = cost.run()
         self._seconds = 0.0
-        self._steps = 0
         self._last: dict[str, float] = {}
 
     def begin(self, scheduler: Scheduler, plan: StepPlan, now: float) -> None:
         """Note a step that begins now; `seconds` is that of the last one."""
-        self._steps += 1
-        self._seconds = self._cost.drawn(plan.work, self._steps * _GOLDEN % 1.0)
+        self._seconds = self._step(plan.work)
         end = now + self._seconds
         for row in plan.rows:
             if row.sample:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -28,8 +29,8 @@ _LAYER_SECONDS = 20e-6
 """Time of a layer's small operations, whatever their size."""
 _REDUCE_SECONDS = 30e-6
 """Time of one all-reduce, whatever its size."""
-_SPREAD = 20
-"""Numbers that tell how much longer or shorter steps of the same work take."""
+_MOST_UNDER_LOAD = 20_000
+"""Steps under load that a cost remembers."""
 
 
 class StepTime(Protocol):
@@ -38,8 +39,38 @@ class StepTime(Protocol):
     def seconds(self, work: StepWork) -> float:
         """Return the mean of steps that do this work."""
 
-    def drawn(self, work: StepWork, share: float) -> float:
-        """Return the seconds that this share of such steps does not exceed; 0 <= share < 1."""
+    def run(self) -> Callable[[StepWork], float]:
+        """Return a function that says of one step after another how long it takes."""
+
+
+class Pace(Struct, frozen=True):
+    """How fast a machine was for a while: when it had done how much.
+
+    Whatever else it does makes some steps longer, often several in a row, and queues and percentiles with them.
+    """
+
+    typical: list[float]
+    """Seconds that all that was done up to a moment typically takes; the first is 0."""
+    taken: list[float]
+    """Seconds up to that moment."""
+
+    @classmethod
+    def of(cls, typical: Sequence[float], taken: Sequence[float]) -> Pace:
+        """Args: typical: seconds of steps one after another as is typical of them; taken: as they were."""
+        return cls(*([0.0, *(round(at, 7) for at in accumulate(each))] for each in (typical, taken)))
+
+    @property
+    def mean(self) -> float:
+        """Seconds in which the machine did what typically takes one."""
+        return self.taken[-1] / self.typical[-1]
+
+    def at(self, typical: float) -> float:
+        """Return the seconds up to the moment when it had done so much; after the end it begins again."""
+        rounds, rest = divmod(typical, self.typical[-1])
+        index = min(bisect_right(self.typical, rest), len(self.typical) - 1)
+        low, high = self.typical[index - 1], self.typical[index]
+        part = (rest - low) / (high - low)
+        return rounds * self.taken[-1] + self.taken[index - 1] + part * (self.taken[index] - self.taken[index - 1])
 
 
 class FittedCost(Struct, frozen=True):
@@ -55,19 +86,26 @@ class FittedCost(Struct, frozen=True):
     prompts: float
     mixed: float
     """Seconds that a step with any prompt takes longer than one of decodes alone, which an engine may have recorded."""
-    spread: list[float]
-    """Seconds of measured steps over what is typical of their work, in order: each stands for as many steps. Whatever
-    else a machine does makes some steps longer, and queues and percentiles with them."""
+    pace: Pace
+    """Of steps that came as under load."""
     error: float
     """Median of the relative distances of what is typical from measured steps."""
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime`."""
-        return self.typical(work) * statistics.fmean(self.spread)
+        return self.typical(work) * self.pace.mean
 
-    def drawn(self, work: StepWork, share: float) -> float:
+    def run(self) -> Callable[[StepWork], float]:
         """See `StepTime`."""
-        return self.typical(work) * self.spread[int(share * len(self.spread))]
+        typical = taken = 0.0
+
+        def step(work: StepWork) -> float:
+            nonlocal typical, taken
+            typical, before = typical + self.typical(work), taken
+            taken = self.pace.at(typical)
+            return taken - before
+
+        return step
 
     def typical(self, work: StepWork) -> float:
         """Return the median of steps that do this work."""
@@ -91,14 +129,16 @@ class FittedCost(Struct, frozen=True):
 def fit(steps: Sequence[TimedStep]) -> FittedCost:
     """Fit a cost to measured steps: least squares of relative errors, no coefficient negative.
 
-    Of steps that did the same, the median is what is typical; how far single steps are from it is the spread.
+    What is typical is said by the steps that were made for it, the median of those that did the same; the pace by the
+    ones under load.
 
     Raises:
         ValueError: there are too few steps.
     """
-    single, steps = steps, _medians(steps)
+    loaded = [step for step in steps if step.under_load][-_MOST_UNDER_LOAD:]
+    steps = _medians([step for step in steps if not step.under_load])
     knots = _knots(steps)
-    if len(knots) < 2:
+    if len(knots) < 2 or not loaded:
         raise ValueError("too few steps were measured to fit a cost")
     columns = np.array([_columns(step.work, knots) for step in steps])
     seconds = np.array([step.seconds for step in steps])
@@ -114,15 +154,16 @@ def fit(steps: Sequence[TimedStep]) -> FittedCost:
         pairs=pairs,
         prompts=prompts,
         mixed=mixed,
-        spread=[1.0],
+        pace=Pace.of([1.0], [1.0]),
         error=0.0,
     )
     # Of what the cost says, not of the solution: a term that it forgets has to show here.
     said = np.array([cost.typical(step.work) for step in steps])
-    spread = np.quantile(
-        [step.seconds / cost.typical(step.work) for step in single], (np.arange(_SPREAD) + 0.5) / _SPREAD
+    return replace(
+        cost,
+        pace=Pace.of([cost.typical(step.work) for step in loaded], [step.seconds for step in loaded]),
+        error=float(np.median(np.abs(said / seconds - 1))),
     )
-    return replace(cost, spread=spread.tolist(), error=float(np.median(np.abs(said / seconds - 1))))
 
 
 def _knots(steps: Sequence[TimedStep]) -> list[float]:
@@ -195,9 +236,9 @@ class Roofline(Struct, frozen=True, kw_only=True):
         parts = self.parts(work)
         return math.hypot(parts["memory"], parts["compute"]) + parts["network"] + parts["small"]
 
-    def drawn(self, work: StepWork, share: float) -> float:
-        """See `StepTime`: a data sheet says nothing of chance."""
-        return self.seconds(work)
+    def run(self) -> Callable[[StepWork], float]:
+        """See `StepTime`: a data sheet says nothing of what else a machine does."""
+        return self.seconds
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """Return the seconds that a step needs for reading, for products, between devices, and for small operations."""

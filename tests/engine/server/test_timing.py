@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from engine.core import EngineCore
 from engine.plan import Handle, StepPlan, TokenMasks
 from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.work import WorkTally
 from engine.server.timing import StepTimer
 from engine.step_times import StepWork
 from tests.engine.ledger_runner import LedgerRunner, model_info
@@ -30,15 +33,21 @@ def test_each_step_computes_what_is_said_of_it() -> None:
     runner = WatchedRunner(CONFIG.blocks)
     core = core_of(runner)
     ticks = count()
-    steps = []
+    steps, loaded = [], []
     for step in StepTimer(core, lambda: next(ticks)).run(500):
         assert step.work == runner.work
         work = step.work
+        if step.under_load:
+            assert step.seconds == 1
+            loaded.append(work)
+            continue
         later = not work.read and work.pairs > work.tokens * (work.tokens + 1) // 2
         assert step.seconds == (2 if work.prompts and not later else 1)  # prompts arrive before their first step
         steps.append(work)
     core.check_integrity()
     assert core.idle
+    assert type(core.work) is WorkTally
+    assert len(loaded) == pytest.approx(sum(2 if work.prompts else 1 for work in steps), rel=0.2)
     assert {work.tokens for work in steps if not work.read} == {2, 4, 8, 16, 32, 64, 128}
     assert {work.tokens for work in steps if not work.prompts} == {1, 2, 4, 8}
     mixed = {(work.tokens, work.read and work.sampled - work.prompts, work.prompts) for work in steps if work.read}
@@ -50,5 +59,6 @@ def test_each_step_computes_what_is_said_of_it() -> None:
 def test_one_round_runs_however_little_time_there_is() -> None:
     ticks = count()
     timed = StepTimer(core_of(LedgerRunner(CONFIG.blocks)), lambda: next(ticks)).engine(1, threads=2)
-    assert {step.work.tokens for step in timed.steps if not step.work.prompts} == {1, 2, 4, 8}
+    assert {step.work.tokens for step in timed.steps if not (step.work.prompts or step.under_load)} == {1, 2, 4, 8}
+    assert any(step.under_load for step in timed.steps)
     assert (timed.model, timed.threads, timed.kv_tokens, timed.max_running) == ("ledger", 2, 9600, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -34,8 +35,8 @@ class Steps:
     def seconds(self, work: StepWork) -> float:
         return self._base + self._token * work.tokens
 
-    def drawn(self, work: StepWork, share: float) -> float:
-        return self.seconds(work)
+    def run(self) -> Callable[[StepWork], float]:
+        return self.seconds
 
 
 def kind(base: float, running: int, token: float = 0.0, price: float | None = 2.0) -> ReplicaKind:
@@ -158,8 +159,8 @@ def test_the_cheapest_kind_comes_first_and_what_does_not_fit_is_left_out() -> No
 
 def test_a_probed_engine_is_a_kind_of_replica() -> None:
     steps = [
-        TimedStep(StepWork(tokens, tokens, tokens * 100), 0.01 + 0.001 * tokens)
-        for tokens, _ in itertools.product((1, 4, 16), range(3))
+        TimedStep(StepWork(tokens, tokens, tokens * 100), 0.01 + 0.001 * tokens, under_load)
+        for tokens, under_load in itertools.product((1, 4, 16), (False, True))
     ]
     timed = TimedEngine(
         model="tiny",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import cycle
+
 import pytest
 
 from engine.scheduling.config import SchedulerConfig
@@ -20,15 +23,16 @@ class Tokens:
     def seconds(self, work: StepWork) -> float:
         return 0.010 * work.tokens
 
-    def drawn(self, work: StepWork, share: float) -> float:
-        return self.seconds(work)
+    def run(self) -> Callable[[StepWork], float]:
+        return self.seconds
 
 
-class Halves(Tokens):
-    """Half of the steps take 5 ms a token and half 15 ms."""
+class Turns(Tokens):
+    """Of two steps one takes 5 ms a token and the other 15 ms."""
 
-    def drawn(self, work: StepWork, share: float) -> float:
-        return self.seconds(work) * (0.5 if share < 0.5 else 1.5)
+    def run(self) -> Callable[[StepWork], float]:
+        paces = cycle((0.5, 1.5))
+        return lambda work: self.seconds(work) * next(paces)
 
 
 def arrival(at: float, prompt: int, output: int, first: int = 1) -> Arrival:
@@ -64,12 +68,12 @@ def test_a_beginning_that_was_computed_is_found_again() -> None:
     assert result.ttft.p50 == pytest.approx(0.16)
 
 
-def test_steps_are_as_often_short_and_long_as_the_cost_says() -> None:
-    result = replay([arrival(0.0, 1, 1001)], CONFIG, Halves(), AIMS)
+def test_steps_take_what_the_cost_says_of_one_after_another() -> None:
+    result = replay([arrival(0.0, 1, 1001)], CONFIG, Turns(), AIMS)
     assert result.itl.p50 == pytest.approx(0.005)
     assert result.itl.p95 == pytest.approx(0.015)
     assert result.tokens_per_second == pytest.approx(100, rel=0.01)
-    assert result == replay([arrival(0.0, 1, 1001)], CONFIG, Halves(), AIMS)
+    assert result == replay([arrival(0.0, 1, 1001)], CONFIG, Turns(), AIMS)
 
 
 def test_percentiles_are_values_that_so_many_do_not_exceed() -> None:

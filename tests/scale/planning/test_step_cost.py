@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import statistics
+from itertools import pairwise
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.plan_layers import measured_layers
 from engine.step_times import StepWork, TimedStep
 from scale.planning.devices import known_devices
 from scale.planning.shape import known_shapes
-from scale.planning.step_cost import Roofline, fit
+from scale.planning.step_cost import Pace, Roofline, fit
 
 
 def made_up(work: StepWork) -> float:
@@ -25,6 +28,7 @@ def made_up(work: StepWork) -> float:
 
 
 def steps(noise: float = 0.0) -> list[TimedStep]:
+    """Each work nine times, and all of them once more under load."""
     chance = random.Random(1)
     works = [StepWork(rows, rows, rows * context) for rows in (1, 2, 4, 8, 16, 32) for context in (20, 500)]
     for count in (2, 8, 32, 128, 512):
@@ -32,7 +36,8 @@ def steps(noise: float = 0.0) -> list[TimedStep]:
     for prompts, count in ((1, 16), (1, 256), (4, 16), (4, 64), (16, 16)):
         tokens = 16 + prompts * count
         works.append(StepWork(tokens, 16 + prompts, 16 * 40, prompts * count * count // 2, prompts))
-    return [TimedStep(work, made_up(work) * chance.lognormvariate(0, noise)) for work in works for _ in range(9)]
+    timed = [TimedStep(work, made_up(work) * chance.lognormvariate(0, noise)) for work in works for _ in range(9)]
+    return timed + [TimedStep(work, made_up(work), under_load=True) for work in works]
 
 
 def test_a_fit_finds_what_steps_cost_also_between_those_that_were_measured() -> None:
@@ -45,24 +50,36 @@ def test_a_fit_finds_what_steps_cost_also_between_those_that_were_measured() -> 
 
 
 def test_disturbances_and_noise_do_not_move_what_is_typical_much() -> None:
-    disturbed = [TimedStep(step.work, step.seconds * (20 if at % 7 == 3 else 1)) for at, step in enumerate(steps(0.05))]
+    disturbed = [
+        TimedStep(step.work, step.seconds * (20 if at % 7 == 3 else 1), step.under_load)
+        for at, step in enumerate(steps(0.05))
+    ]
     cost = fit(disturbed)
     for work in (StepWork(8, 8, 2000), StepWork(128, 1, 0, 8000, 1)):
         assert cost.typical(work) == pytest.approx(made_up(work), rel=0.1)
-        assert cost.drawn(work, 0.5) == pytest.approx(made_up(work), rel=0.1)
 
 
-def test_steps_that_take_longer_count_as_often_as_they_were_measured() -> None:
-    """Every fifth takes twice as long: their mean is 1.2 times what is typical, and four of five are typical."""
-    cost = fit([TimedStep(step.work, step.seconds * (1 + (at % 5 == 0))) for at, step in enumerate(steps(0.01))])
-    work = StepWork(8, 8, 2000)
-    assert cost.seconds(work) == pytest.approx(1.2 * made_up(work), rel=0.1)
-    assert [round(cost.drawn(work, share) / made_up(work)) for share in (0.0, 0.7, 0.9, 0.999)] == [1, 1, 2, 2]
+def test_steps_take_as_long_one_after_another_as_they_did_under_load() -> None:
+    """Every fifth takes six times as long, in the first half: half as long again in the mean, all of it there."""
+    works = [step.work for step in steps() if step.under_load]
+    paces = [6.0 if at % 5 == 0 and at < len(works) // 2 else 1.0 for at in range(len(works))]
+    load = [TimedStep(work, made_up(work) * pace, True) for work, pace in zip(works, paces, strict=True)]
+    cost = fit([step for step in steps() if not step.under_load] + load)
+    step = cost.run()
+    assert [step(each.work) for each in load * 2] == pytest.approx([each.seconds for each in load * 2], abs=1e-6)
+    mean = sum(each.seconds for each in load) / sum(map(cost.typical, works))
+    assert cost.seconds(works[0]) == pytest.approx(mean * cost.typical(works[0]))
 
 
-def test_rare_disturbances_do_not_count() -> None:
-    cost = fit([TimedStep(step.work, step.seconds * (50 if at % 60 == 3 else 1)) for at, step in enumerate(steps())])
-    assert cost.seconds(StepWork(8, 8, 2000)) == pytest.approx(made_up(StepWork(8, 8, 2000)), rel=0.1)
+@given(
+    taken=st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), min_size=1, max_size=20),
+    at=st.lists(st.floats(0, 50), min_size=2, max_size=20).map(sorted),
+)
+def test_a_pace_never_goes_back_and_keeps_its_mean(taken: list[tuple[float, float]], at: list[float]) -> None:
+    pace = Pace.of([typical for typical, _ in taken], [seconds for _, seconds in taken])
+    assert all(one <= later + 1e-6 for one, later in pairwise(map(pace.at, at)))
+    whole = pace.typical[-1]
+    assert pace.at(at[0] + whole) - pace.at(at[0]) == pytest.approx(pace.mean * whole, abs=1e-5)
 
 
 def test_no_step_costs_less_for_more_work() -> None:
@@ -75,13 +92,16 @@ def test_no_step_costs_less_for_more_work() -> None:
 def test_no_step_is_free_whatever_was_timed() -> None:
     """Of steps that took as long as their work is large, as on a machine that was busy at the wrong time."""
     works = [StepWork(rows, rows, rows * context) for rows in (1, 2, 4, 8, 16) for context in (20, 500)]
-    cost = fit([TimedStep(work, 1e-6 * work.read) for work in works for _ in range(3)])
+    cost = fit([TimedStep(work, 1e-6 * work.read, at == 2) for work in works for at in range(3)])
     assert cost.seconds(StepWork(1)) > 0
 
 
-def test_too_few_steps_are_refused() -> None:
+@pytest.mark.parametrize(
+    "timed", [[TimedStep(StepWork(4, 4), 0.01)] * 5, [step for step in steps() if not step.under_load]]
+)
+def test_too_few_steps_are_refused(timed: list[TimedStep]) -> None:
     with pytest.raises(ValueError, match="too few steps"):
-        fit([TimedStep(StepWork(4, 4), 0.01)] * 5)
+        fit(timed)
 
 
 def test_the_roofline_is_as_far_from_measured_layers_as_the_docs_say() -> None:
