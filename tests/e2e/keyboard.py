@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from playwright.sync_api import Locator, Page, expect
 
 _CONTROLS = """[...document.querySelectorAll(
@@ -12,23 +14,55 @@ _CONTROLS = """[...document.querySelectorAll(
 """What can be used now: of a page with a modal dialog what is in that."""
 
 
-def focus(target: Locator) -> None:
-    """Go on by Tab until it has the focus."""
+def focus(target: Locator, key: str = "Tab") -> None:
+    """Go on by this key until it has the focus."""
     expect(target).to_be_visible()
     page = target.page
     most = 2 * int(page.evaluate(f"{_CONTROLS}.length")) + 10
     for _ in range(most):
         if target.evaluate("element => element === document.activeElement"):
             return
-        page.keyboard.press("Tab")
-    raise AssertionError(f"Tab never comes to {target}")
+        page.keyboard.press(key)
+    raise AssertionError(f"{key} never comes to {target}")
 
 
 def press(target: Locator, key: str = "Enter") -> None:
     """Go to a control, and press a key; something has the focus afterwards."""
     focus(target)
     target.page.keyboard.press(key)
-    expect(target.page.locator(":focus")).to_have_count(1)
+    kept(target.page)
+
+
+def kept(page: Page) -> None:
+    """Something has the focus, also once the page is drawn: what is hidden then loses it."""
+    page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    expect(page.locator(":focus"), "the focus").to_have_count(1)
+
+
+class Step(NamedTuple):
+    """What a reader does by keys."""
+
+    at: str
+    """Selector of the control that Tab goes on to, the last one of these; empty: what has the focus already."""
+    then: str
+    """Selector of what is there afterwards."""
+    keys: str = "Enter"
+    """Keys that are pressed, one after the other."""
+    text: str | None = None
+    """What is written first, in the place of what stands there."""
+
+
+def walk(page: Page, *steps: Step) -> None:
+    """Take steps; after each of them something has the focus."""
+    for step in steps:
+        target = page.locator(step.at or ":focus").last
+        focus(target)
+        if step.text is not None:
+            write(target, step.text)
+        for key in step.keys.split():
+            page.keyboard.press(key)
+        expect(page.locator(step.then), f"after {step}").not_to_have_count(0)
+        kept(page)
 
 
 def write(target: Locator, text: str) -> None:

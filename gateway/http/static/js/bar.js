@@ -81,11 +81,12 @@ export function drawer(sidebar, toggle, memory) {
   document.addEventListener("click", (event) => {
     const target = /** @type {Element} */ (event.target);
     // What was pressed may have left the list already, as a title that is to be written does.
-    const inside = event.composedPath().includes(sidebar) && !target.closest("a");
+    // A dialog that was opened from the list gives the focus back to it.
+    const inside = (event.composedPath().includes(sidebar) || target.closest("dialog")) && !target.closest("a");
     if (over() && !inside && !toggle.contains(target)) show(false);
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !over()) return;
+    if (event.key !== "Escape" || !over() || document.querySelector("dialog[open]")) return;
     event.stopPropagation();
     toggle.focus();
     show(false);

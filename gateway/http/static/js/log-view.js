@@ -66,8 +66,8 @@ export class LogView {
       else if (action === "edit") view.edit((question) => onedit(view.turn, question));
       else if (action === "fork") onfork(view.turn);
       else if (FULL.has(action)) onfull(view.turn, /** @type {Way} */ (action));
-      else if (action === "earlier") this.#walk(view, -1, onwalk);
-      else if (action === "later") this.#walk(view, 1, onwalk);
+      else if (action === "earlier") this.walk(-1, () => onwalk(view.turn, -1));
+      else if (action === "later") this.walk(1, () => onwalk(view.turn, 1));
       else if (action === "rate" || action === "reason") this.#rate(view, button);
       else if (action === "compare") this.#compare(view);
       else if (action === "copy-answer") copyBy(button, view.turn.text);
@@ -136,20 +136,26 @@ export class LogView {
   }
 
   /**
-   * Show another version of a turn. The button that was pressed is there again, in that version.
+   * Show another version of a turn. Where what had the focus goes with the turn that was shown, the same button of the
+   * version that is there now has it.
    *
-   * @param {TurnView} view
+   * @template T
    * @param {number} step
-   * @param {(turn: Turn, step: number) => void} onwalk
+   * @param {() => T} act shows it
+   * @returns {T} what `act` does
    */
-  #walk(view, step, onwalk) {
-    const index = [...this.log.children].indexOf(view.element);
-    const action = step < 0 ? "earlier" : "later";
-    onwalk(view.turn, step);
-    const there = this.log.children[index];
+  walk(step, act) {
+    const left = document.activeElement?.closest("article");
+    const index = left ? [...this.log.children].indexOf(left) : -1;
+    const acted = act();
+    if (left?.isConnected || index < 0) return acted;
+    const there = this.log.children[index] ?? this.log.lastElementChild;
     this.#placeOf(there)?.draw();
-    const wanted = there.querySelector(`[data-action="${action}"]:not(:disabled)`);
-    /** @type {HTMLElement | null} */ (wanted ?? there.querySelector(".versions button:not(:disabled)"))?.focus();
+    const action = step < 0 ? "earlier" : "later";
+    const wanted = [`[data-action="${action}"]:not(:disabled)`, ".versions button:not(:disabled)", "button"];
+    const [button] = wanted.flatMap((selector) => there.querySelector(selector) ?? []);
+    /** @type {HTMLElement | undefined} */ (button)?.focus();
+    return acted;
   }
 
   /** @param {Element} button */
@@ -259,6 +265,12 @@ export function followEnd(scroller, content, jump) {
     scroller.scrollTop = empty() ? 0 : scroller.scrollHeight;
   };
 
+  /** @param {boolean} shown */
+  const offer = (shown) => {
+    if (!shown && jump === document.activeElement) scroller.focus({ preventScroll: true });
+    jump.hidden = !shown;
+  };
+
   scroller.addEventListener(
     "scroll",
     () => {
@@ -266,13 +278,13 @@ export function followEnd(scroller, content, jump) {
       if (scroller.scrollTop < top && distance() > NEAR) following = false;
       if (distance() <= NEAR) following = true;
       top = scroller.scrollTop;
-      jump.hidden = following || empty();
+      offer(!following && !empty());
     },
     { passive: true },
   );
   new ResizeObserver(() => {
     if (following) toEnd();
-    jump.hidden = following || empty() || distance() <= NEAR;
+    offer(!following && !empty() && distance() > NEAR);
   }).observe(content);
   jump.addEventListener("click", toEnd);
   return { toEnd };

@@ -171,7 +171,7 @@ const offerExamples = exampleQuestions(byId("examples"), {
 pageKeys({
   history,
   memory: remembered(ofBrowser, "question-mark"),
-  onwalk: (step) => chats.walk(step),
+  onwalk: (step) => view.walk(step, () => chats.walk(step)),
   onnew: () => begin(),
   onaway: () => say(AWAY),
 });

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page, expect
 
+from tests.e2e import keyboard
+
 PENDING = re.compile("^(Loading|Waiting for the first)")
 """What stands where something is still being read."""
 OPERATORS_VIEWS = {
@@ -67,8 +69,8 @@ def dialog(page: Page) -> Locator:
 
 
 def press(page: Page, name: str) -> None:
-    """A button of the open dialog, which closes then."""
-    dialog(page).get_by_role("button", name=name, exact=True).click()
+    """A button of the open dialog, which closes then, by keys alone."""
+    keyboard.press(dialog(page).get_by_role("button", name=name, exact=True))
 
 
 def row(page: Page, text: str) -> Locator:

@@ -16,10 +16,11 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from engine.text.processor import TextProcessor
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import ACME, Administer
-from tests.gateway.admin.console.pages import dialog, focused, open_view, press, row, sign_in
+from tests.gateway.admin.console.pages import dialog, open_view, press, row, sign_in
 from tests.gateway.conftest import EngineThread
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.thread import ServingThread
@@ -109,8 +110,8 @@ def folders(model: Path, tmp_path: Path) -> list[Path]:
 
 def begin(page: Page) -> None:
     """Open the dialog that uploads an adapter, and name it."""
-    page.get_by_role("button", name="Upload an adapter").click()
-    dialog(page).get_by_label("Name", exact=True).fill(NAME)
+    keyboard.press(page.get_by_role("button", name="Upload an adapter"))
+    keyboard.write(dialog(page).get_by_label("Name", exact=True), NAME)
 
 
 def drop(page: Page, *files: Path) -> None:
@@ -148,9 +149,9 @@ def test_an_adapter_is_dropped_and_its_steps_are_seen(
     """By an admin of the tenant, whose name begins its adapters' names. The engine has not answered with it yet."""
     page = tab.page
     sign_in(page, ACME, "#/adapters")
-    page.get_by_role("button", name="Upload an adapter").click()
+    keyboard.press(page.get_by_role("button", name="Upload an adapter"))
     expect(dialog(page).get_by_label("Name", exact=True)).to_have_value("acme:")
-    dialog(page).get_by_label("Name", exact=True).fill(NAME)
+    keyboard.write(dialog(page).get_by_label("Name", exact=True), NAME)
     installation.hold()
     drop(page, folders[0] / FILES[1])
     expect(dialog(page).get_by_text("Missing: adapter_config.json.")).to_be_visible()
@@ -179,19 +180,19 @@ def test_back_to_the_former_version_changes_the_next_answer(
         made(page)
         first, said = computing.version(), computing.answer()
 
-        row(page, NAME).get_by_role("link").press("Enter")
-        page.get_by_role("button", name="Upload a version").click()
+        keyboard.press(row(page, NAME).get_by_role("link"))
+        keyboard.press(page.get_by_role("button", name="Upload a version"))
         upload(page, folders[1])
         made(page)
         assert computing.version() != first
         assert computing.answer() != said
 
-        page.get_by_role("button", name=f"Go back to {first[:12]}").click()
+        keyboard.press(page.get_by_role("button", name=f"Go back to {first[:12]}"))
         press(page, "Go back")
         expect(row(page, first[:12])).to_contain_text("now in use")
         assert computing.version() == first
         assert computing.answer() == said
-        assert focused(page) != "body"
+        keyboard.kept(page)
 
 
 def test_draining_empties_an_adapter(tab: Visit, installation: Installation, folders: list[Path]) -> None:
@@ -204,9 +205,9 @@ def test_draining_empties_an_adapter(tab: Visit, installation: Installation, fol
     with ThreadPoolExecutor() as threads:
         installation.hold()
         running = threads.submit(installation.ask)
-        row(page, NAME).get_by_role("link").press("Enter")
+        keyboard.press(row(page, NAME).get_by_role("link"))
         expect(fact(page, "Running turns")).to_have_text("1")
-        page.get_by_role("button", name="Drain", exact=True).click()
+        keyboard.press(page.get_by_role("button", name="Drain", exact=True))
         press(page, "Drain")
         expect(fact(page, "State")).to_have_text("takes no requests")
         expect(fact(page, "Running turns")).to_have_text("1")

@@ -11,6 +11,7 @@ import redis
 from playwright.sync_api import expect
 
 from cache.semantic.keys import answer_key
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import ACME, CHAT, OPERATOR, Shop
 from tests.gateway.admin.console.pages import dialog, open_view, press, row, sign_in, wait_until
@@ -44,11 +45,12 @@ def test_invalidating_a_tag_turns_the_next_hit_into_a_miss(tab: Visit, shop: Sho
     sign_in(page, ACME)
     open_view(page, "#/caches", "Caches")
     expect(row(page, "faq")).to_be_visible()
-    page.get_by_role("button", name="Invalidate").press("Enter")
-    dialog(page).get_by_label("Tag").fill("faq")
+    keyboard.press(page.get_by_role("button", name="Invalidate"))
+    keyboard.write(dialog(page).get_by_label("Tag"), "faq")
     expect(dialog(page).locator("pre")).to_contain_text("/tenants/acme/cache/invalidate?tag=faq")
     press(page, "Invalidate")
     expect(dialog(page)).to_have_count(0)
+    keyboard.kept(page)
     assert (asked(shop, "faq"), asked(shop, "prices")) == ("miss", "hit")
 
 
@@ -56,9 +58,9 @@ def test_invalidating_everything_asks_for_the_name(tab: Visit, shop: Shop, store
     page = tab.page
     sign_in(page, ACME)
     open_view(page, "#/caches", "Caches")
-    page.get_by_role("button", name="Invalidate").press("Enter")
+    keyboard.press(page.get_by_role("button", name="Invalidate"))
     expect(dialog(page).get_by_role("button", name="Invalidate")).to_be_disabled()
-    dialog(page).get_by_label("Type acme to confirm").fill("acme")
+    keyboard.write(dialog(page).get_by_label("Type acme to confirm"), "acme")
     press(page, "Invalidate")
     expect(dialog(page)).to_have_count(0)
     assert (asked(shop, "faq"), asked(shop, "prices")) == ("miss", "miss")
@@ -75,13 +77,14 @@ def test_one_answer_is_deleted_another_revoked(
         sign_in(page, OPERATOR)
         open_view(page, "#/caches?tenant=acme", "Caches")
         expect(row(page, "faq").get_by_role("button")).to_have_count(1)
-        row(page, "prices").get_by_role("button", name="Revoke").press("Enter")
+        keyboard.press(row(page, "prices").get_by_role("button", name="Revoke"))
         press(page, "Revoke")
         expect(row(page, "prices")).to_contain_text("revoked")
         assert client.hget(answer_key("acme", digests["prices"]), "state") == b"revoked"
-    row(page, "faq").get_by_role("button", name="Delete").press("Enter")
+    keyboard.press(row(page, "faq").get_by_role("button", name="Delete"))
     press(page, "Delete")
     expect(row(page, "faq")).to_have_count(0)
+    keyboard.kept(page)
     assert (asked(shop, "faq"), asked(shop, "prices")) == ("miss", "hit")
 
 
@@ -102,7 +105,7 @@ def test_rates_and_reasons_lead_from_all_tenants_to_one(
     expect(row(page, "Not looked up")).to_contain_text("random")
     expect(page.get_by_role("img", name="Requests that were looked up")).to_be_visible()
     expect(page.get_by_role("heading", name="Answers to similar questions")).to_have_count(0)
-    row(page, "acme").get_by_role("link").press("Enter")
+    keyboard.press(row(page, "acme").get_by_role("link"))
     expect(page.get_by_label("Only tenant")).to_have_value("acme")
     expect(page.get_by_role("heading", name="Answers to similar questions")).to_be_visible()
     expect(page.get_by_text("At most 2% may be wrong.")).to_be_visible()

@@ -9,6 +9,7 @@ import redis
 from playwright.sync_api import Page, expect
 
 from gateway.access.identity.last_used import LAST_USED_KEY
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium
 from tests.e2e.page import connected
 from tests.gateway.admin.conftest import ACME, Shop
@@ -50,14 +51,14 @@ def test_a_key_is_shown_once_then_rotated_then_revoked(
     """After a rotation both work; revoking one that was used today asks for its name."""
     page = tab.page
     sign_in(page, ACME, "#/tenants/acme/keys")
-    page.get_by_role("button", name="Make a key").click()
+    keyboard.press(page.get_by_role("button", name="Make a key"))
     dialog(page).get_by_label("Description").fill("build server")
     press(page, "Make")
     old = shown_key(page)
     old_id = id_of(operator)
     assert works(shop, old)
 
-    row(page, old_id).get_by_role("button", name="Rotate").click()
+    keyboard.press(row(page, old_id).get_by_role("button", name="Rotate"))
     press(page, "Rotate")
     fresh = shown_key(page)
     expect(row(page, id_of(operator, but=old_id))).to_be_visible()
@@ -65,7 +66,7 @@ def test_a_key_is_shown_once_then_rotated_then_revoked(
 
     with redis.Redis.from_url(redis_url) as client:
         client.zadd(LAST_USED_KEY.format(tenant="acme"), {old_id: int(time.time())})
-    row(page, old_id).get_by_role("button", name="Revoke").click()
+    keyboard.press(row(page, old_id).get_by_role("button", name="Revoke"))
     revoke = dialog(page).get_by_role("button", name="Revoke", exact=True)
     expect(revoke).to_be_disabled()
     dialog(page).get_by_label("Type build server to confirm").fill("build server")
@@ -80,7 +81,7 @@ def test_the_chat_page_gets_the_new_key_alone(tab: Visit) -> None:
     """Not that of who has made it."""
     page = tab.page
     sign_in(page, ACME, "#/tenants/acme/keys")
-    page.get_by_role("button", name="Make a key").click()
+    keyboard.press(page.get_by_role("button", name="Make a key"))
     press(page, "Make")
     key = page.locator("pre.made").inner_text()
     with page.expect_popup() as opened:

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import OPERATOR, Shop
 from tests.gateway.admin.console.pages import open_view, sign_in, wait_until
@@ -28,11 +29,12 @@ def chatting(operator: httpx2.Client) -> str:
 
 
 def ask(page: Page, *models: str) -> None:
-    page.get_by_label("Question").fill("It's said: hello")
+    """By keys alone."""
+    keyboard.write(page.get_by_label("Question"), "It's said: hello")
     for number, model in enumerate(models, 1):
-        page.get_by_label(f"Model {number}").select_option(model)
-    page.get_by_label("Most tokens of an answer").fill("8")
-    page.get_by_role("button", name="Ask").press("Enter")
+        keyboard.choose(page.get_by_label(f"Model {number}"), model)
+    keyboard.write(page.get_by_label("Most tokens of an answer"), "8")
+    keyboard.press(page.get_by_role("button", name="Ask"))
 
 
 def test_answers_stand_side_by_side_with_what_they_took(tab: Visit, chatting: str) -> None:
@@ -42,6 +44,7 @@ def test_answers_stand_side_by_side_with_what_they_took(tab: Visit, chatting: st
     open_view(page, "#/playground", "Playground")
     ask(page, "small", "tiny-small", "small")
     expect(page.get_by_text("All answers have ended.")).to_be_visible()
+    keyboard.kept(page)
     lanes = page.locator(".lane")
     expect(lanes).to_have_count(2)
     for lane, name in zip(lanes.all(), ("small", "tiny-small"), strict=True):
@@ -61,7 +64,7 @@ def test_a_running_answer_is_stopped(tab: Visit, chatting: str) -> None:
     page.route("**/v1/responses", lambda route: held.append(route))
     ask(page, "small")
     expect(page.get_by_text("1 of 1 answers are under way.")).to_be_visible()
-    page.get_by_role("button", name="Stop").press("Enter")
+    keyboard.press(page.get_by_role("button", name="Stop"))
     expect(page.locator(".lane")).to_contain_text("Stopped.")
     expect(page.get_by_text("All answers have ended.")).to_be_visible()
 
@@ -86,7 +89,7 @@ def test_the_request_is_a_command_and_a_program(tab: Visit, chatting: str) -> No
     open_view(page, "#/playground", "Playground")
     ask(page, "small")
     for summary in ("As curl", "As Python"):
-        page.get_by_text(summary).press("Enter")
+        keyboard.press(page.locator("summary", has_text=summary))
     command, program = page.locator("main pre").all_inner_texts()
     environment = {**os.environ, "KEY": chatting}
     options: dict[str, Any] = {"env": environment, "capture_output": True, "check": True, "text": True, "timeout": 60}
@@ -94,7 +97,7 @@ def test_the_request_is_a_command_and_a_program(tab: Visit, chatting: str) -> No
     assert answered["usage"]["output_tokens"] == 8
     assert subprocess.run([sys.executable, "-c", program], **options).stdout.strip()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Copy").last.press("Enter")
+    keyboard.press(page.get_by_role("button", name="Copy").last)
     expect(page.get_by_text("Copied.")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == program
 

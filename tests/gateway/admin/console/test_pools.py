@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx2
 from playwright.sync_api import Request, Route, expect
 
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import OPERATOR
 from tests.gateway.admin.console.pages import dialog, open_view, press, row, sign_in
@@ -22,7 +23,7 @@ def test_the_last_replica_is_drained_by_its_name_and_taken_back(tab: Visit, oper
     replica = row(page, "small-0")
     expect(replica).to_contain_text("gets turns")
     expect(page.get_by_text("1 of 1 get turns")).to_be_visible()
-    replica.get_by_role("button", name="Drain").press("Enter")
+    keyboard.press(replica.get_by_role("button", name="Drain"))
     expect(dialog(page)).to_contain_text("the last one of its pool")
     dialog(page).get_by_label("Move its turns").check()
     dialog(page).get_by_label("After so many seconds").fill("5")
@@ -32,7 +33,7 @@ def test_the_last_replica_is_drained_by_its_name_and_taken_back(tab: Visit, oper
     expect(replica).to_contain_text("drained, turns move after 5.0 s")
     shown = operator.get(REPLICA).json()
     assert (shown["drained"], shown["move_after"], shown["weight"]) == (True, 5.0, 1.0)
-    replica.get_by_role("button", name="Take back").press("Enter")
+    keyboard.press(replica.get_by_role("button", name="Take back"))
     press(page, "Take back")
     expect(replica).to_contain_text("gets turns")
 
@@ -59,7 +60,7 @@ def test_a_weight_that_somebody_else_has_changed_is_not_overwritten(tab: Visit, 
     page = tab.page
     sign_in(page, OPERATOR)
     open_view(page, "#/pools", "Pools")
-    row(page, "small-0").get_by_role("button", name="Weigh").press("Enter")
+    keyboard.press(row(page, "small-0").get_by_role("button", name="Weigh"))
     dialog(page).get_by_label("Weight").fill("3")
     operator.patch(REPLICA, json={"weight": 2}, headers={"if-match": "*"}).raise_for_status()
     press(page, "Set")

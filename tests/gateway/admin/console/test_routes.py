@@ -7,6 +7,7 @@ import redis
 from playwright.sync_api import expect
 
 from gateway.pipeline.routing.canaries import KEY
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium
 from tests.gateway.admin.conftest import ACME, OPERATOR
 from tests.gateway.admin.console.pages import dialog, open_view, press, row, sign_in
@@ -20,11 +21,11 @@ def test_a_route_is_made_and_its_trial_moves_without_a_reload(
     """The evidence grows while somebody looks."""
     page = tab.page
     sign_in(page, OPERATOR, "#/routes")
-    page.get_by_role("button", name="Make a route").click()
+    keyboard.press(page.get_by_role("button", name="Make a route"))
     dialog(page).get_by_label("Name", exact=True).fill("team/assistant")
     dialog(page).get_by_label("Model or adapter 1").fill("tiny-small")
     dialog(page).get_by_label("Weight 1").fill("9")
-    dialog(page).get_by_role("button", name="One more").click()
+    keyboard.press(dialog(page).get_by_role("button", name="One more"))
     dialog(page).get_by_label("Model or adapter 2").fill("small")
     press(page, "Make")
     expect(row(page, "team/assistant")).to_contain_text("tiny-small 90%, small 10%")
@@ -44,7 +45,7 @@ def test_a_tenants_admin_makes_a_route_of_its_own(tab: Visit, operator: httpx2.C
     """Its name begins with the tenant's; what only operators may set is not there."""
     page = tab.page
     sign_in(page, ACME, "#/routes")
-    page.get_by_role("button", name="Make a route").click()
+    keyboard.press(page.get_by_role("button", name="Make a route"))
     expect(dialog(page).get_by_label("Name", exact=True)).to_have_value("acme:")
     dialog(page).get_by_label("Name", exact=True).fill("acme:assistant")
     expect(dialog(page).get_by_label("Description")).to_be_visible()
@@ -53,7 +54,7 @@ def test_a_tenants_admin_makes_a_route_of_its_own(tab: Visit, operator: httpx2.C
     dialog(page).get_by_label("Model or adapter 1").fill("tiny-small")
     press(page, "Make")
     expect(row(page, "acme:assistant")).to_contain_text("tiny-small 100%")
-    page.get_by_role("button", name="Change acme:assistant").click()
+    keyboard.press(page.get_by_role("button", name="Change acme:assistant"))
     dialog(page).get_by_label("Description").fill("Our own")
     press(page, "Change")
     expect(row(page, "acme:assistant")).to_contain_text("Our own")

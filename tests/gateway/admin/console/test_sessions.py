@@ -7,6 +7,7 @@ import re
 import httpx2
 from playwright.sync_api import Browser, expect
 
+from tests.e2e import keyboard
 from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.gateway.admin.conftest import OPERATOR, Shop
 from tests.gateway.admin.console.pages import open_view, press, row, sign_in
@@ -23,10 +24,10 @@ def test_a_session_that_is_ended_signs_its_browser_out(
         expect(other.page.get_by_role("navigation", name="Views")).to_be_visible()
         sign_in(tab.page, OPERATOR)
         open_view(tab.page, "#/sessions", "Sessions")
-        row(tab.page, "one-time address").get_by_role("button", name="End the session of operator").press("Enter")
+        keyboard.press(row(tab.page, "one-time address").get_by_role("button", name="End the session of operator"))
         press(tab.page, "End")
         expect(tab.page.get_by_text("Nobody has signed in with a browser.")).to_be_visible()
-        other.page.get_by_role("link", name="Tenants").press("Enter")
+        keyboard.press(other.page.get_by_role("link", name="Tenants"))
         expect(other.page.get_by_role("alert")).to_contain_text(re.compile("session has ended|not signed in"))
     actions = [each["action"] for each in operator.get("/audit").json()["data"]]
     assert actions[:2] == ["session.end", "session.begin"]
