@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 from gateway.errors import EngineFailed
 from router.options import TierOption
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
-from tests.e2e.page import answer, answered
+from tests.e2e.overflow import overflowing
+from tests.e2e.page import LONG, answer, answered
 from tests.e2e.pseudo_language import speak, untranslated
 from tests.e2e.test_page_attachments import drop
 
@@ -194,55 +195,132 @@ def test_without_its_catalogue_the_page_is_english(browser: Browser, server: Scr
         expect(tab.page.locator("html")).to_have_attribute("lang", "en")
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+LONG_NAME = "a-model-with-a-name-that-is-much-longer-than-the-list-of-models-is-wide"
+LONG_QUESTION = "A question that is so long that no list of conversations has room for all of its words"
+NAMES = "|".join((r"\bwho\b", LONG_NAME, LONG_QUESTION))
+"""What readers have written, and a model's name."""
+Complete = Callable[[str], None]
+"""Looks at what the page shows in a state of this name."""
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
 def test_all_texts_are_in_the_catalogue_and_longer_ones_fit(
     browser: Browser, server: ScriptedServer, width: int
 ) -> None:
-    """In a language that nobody speaks: nothing is left in English, and nothing is wider than the screen."""
+    """In a language that nobody speaks: nothing is left in English, nothing is wider than the screen or cut off."""
     server.pipeline.answers |= {
-        "card": Answer(cost=20, options=OPTIONS),
+        LONG_QUESTION: Answer(cost=20, options=OPTIONS),
+        "held": Answer(text=LONG, hold_at=40),
         "broken": Answer(text="half", failure=EngineFailed("it is gone")),
     }
     with visit(browser, server.url, locale="de-DE", viewport={"width": width, "height": 800}) as tab:
         page = tab.page
         speak(page, "chat", "answers")
+        found: dict[str, list[str]] = {}
 
         def complete(state: str) -> None:
-            assert untranslated(page, "option") == [], state
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, state
-            assert page.evaluate("document.querySelector('#scroller').scrollWidth") <= width, state
+            found[state] = untranslated(page, "option", names=NAMES) + overflowing(page, lists=width > 320)
 
+        page.route("**/v1/models", with_long_name)
         page.goto("/")
         ready(page)
         complete("welcome")
-        ask(page, "card")
-        page.locator("details.route summary").click()
-        page.locator("[data-action='rate'][data-value='down']").click()
-        complete("card")
-        page.locator("[data-action='compare']").click()
-        complete("whom to compare")
-        page.locator(".compare-form [type='submit']").click()
-        answered(page)
-        complete("comparison")
-        ask(page, "broken")
-        complete("failure")
-        drop(page, a_txt=b"alpha", b_png=b"\0")
-        complete("attachments")
-        for dialog in ("settings", "prompts"):
-            page.locator(f"#{dialog}").click()
-            expect(page.get_by_role("dialog")).to_be_visible()
-            complete(dialog)
-            page.keyboard.press("Escape")
-        page.keyboard.press("ControlOrMeta+k")
-        shortcuts = page.get_by_role("dialog").get_by_role("button", name="Keyboard shortcuts")
-        expect(shortcuts).to_be_visible()
-        complete("what can be found")
-        shortcuts.press("Enter")
-        expect(page.get_by_role("dialog").locator("dl")).to_be_visible()
-        complete("list of keys")
-        page.keyboard.press("Escape")
+        see_answers(page, complete)
+        see_dialogs(page, complete)
         if width < 1000:
             page.locator("#sidebar-toggle").click()
-        complete("list")
-        page.locator("[data-act^='bin']").click()
-        complete("deleted")
+        see_list(page, complete)
+        see_restart(page, server, complete)
+        problems = [f"{state}: {each}" for state, those in found.items() for each in those]
+        assert not problems, "\n".join(problems)
+
+
+def with_long_name(route: Route) -> None:
+    """Offer one more model."""
+    response = route.fetch()
+    models = response.json()
+    models["data"].append({**models["data"][0], "id": LONG_NAME})
+    route.fulfill(response=response, json=models)
+
+
+def see_answers(page: Page, complete: Complete) -> None:
+    ask(page, LONG_QUESTION)
+    page.locator("details.route summary").click()
+    page.locator("[data-action='rate'][data-value='down']").click()
+    complete("card")
+    page.locator("[data-action='compare']").click()
+    complete("whom to compare")
+    page.locator(".compare-form [type='submit']").click()
+    answered(page)
+    complete("comparison")
+    page.locator(".comparison-foot button").click()
+    page.locator("[data-action='edit']").click()
+    complete("question that is changed")
+    page.keyboard.press("Escape")
+    ask(page, "broken")
+    complete("failure")
+    drop(page, a_txt=b"alpha", b_png=b"\0")
+    complete("attachments")
+    page.locator("#chips button").click()
+    page.locator("#model").select_option(LONG_NAME)
+    complete("long name")
+    page.locator("#model").select_option("auto")
+
+
+def see_dialogs(page: Page, complete: Complete) -> None:
+    def press(state: str, button: str) -> None:
+        page.locator(button).first.click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        complete(state)
+
+    press("settings", "#settings")
+    page.keyboard.press("Escape")
+    press("prompts", "#prompts")
+    press("new prompt", "dialog[open] .panel-foot button")
+    page.locator("dialog[open] input").first.fill("greeting" * 9)
+    page.locator("dialog[open] textarea").fill("hello {{who}}")
+    press("list of prompts", "dialog[open] [type='submit']")
+    press("prompt's variables", "dialog[open] .prompt")
+    page.keyboard.press("Escape")
+    page.locator("#message").fill("")
+    page.keyboard.press("ControlOrMeta+k")
+    expect(page.locator("dialog[open] .prompt").last).to_be_visible()
+    complete("what can be found")
+    page.get_by_role("dialog").get_by_role("button", name="Keyboard shortcuts").press("Enter")
+    expect(page.locator("dialog[open] dl")).to_be_visible()
+    complete("list of keys")
+    page.keyboard.press("Escape")
+    press("key", "#connection")
+    page.keyboard.press("Escape")
+
+
+def see_list(page: Page, complete: Complete) -> None:
+    complete("list")
+    page.locator("#share").click()
+    page.locator("dialog[open] .primary").click()
+    expect(page.locator("dialog[open] input[readonly]")).to_have_value(re.compile("/s/"))
+    complete("shared")
+    page.keyboard.press("Escape")
+    page.locator("[data-act^='folder']").click()
+    complete("folder")
+    page.keyboard.press("Escape")
+    page.locator("[data-act^='bin']").click()
+    complete("deleted")
+    page.locator("#temporary").click()
+    complete("temporary")
+
+
+def see_restart(page: Page, server: ScriptedServer, complete: Complete) -> None:
+    """What the page says of its connection while the server goes away and comes back."""
+    page.locator("#message").fill("held")
+    page.locator("#message").press("Enter")
+    expect(answer(page)).to_contain_text("word")
+    server.call(server.gateway.connections.drain)
+    state = page.locator("#connection")
+    expect(state).to_have_attribute("data-state", "draining")
+    complete("restarting")
+    server.release()
+    expect(state).to_have_attribute("data-state", "waiting")
+    complete("away")
+    server.gateway.connections.draining = False
+    ready(page)

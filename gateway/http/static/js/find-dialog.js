@@ -120,7 +120,8 @@ export class FindDialog {
 
   /** @param {Entry} entry */
   #conversation({ id, title }) {
-    return el("a", { class: "prompt", href: `#/c/${id}`, dir: "auto", onclick: () => this.dialog.close() }, title);
+    const onclick = () => this.dialog.close();
+    return el("a", { class: "prompt", href: `#/c/${id}`, dir: "auto", title, onclick }, title);
   }
 }
 

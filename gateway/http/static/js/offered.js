@@ -25,6 +25,8 @@ const NONE_FETCHED = t(
  */
 export function picker(select, memory) {
   const tiers = new Set(TIERS.map(([value]) => value));
+  // Its own width is not enough for every name.
+  const tell = () => (select.title = select.selectedOptions[0]?.text ?? "");
   /** @param {import("./api.js").Model[]} models */
   const fill = (models) => {
     const bases = models.filter(({ name, parent }) => !parent && !tiers.has(name));
@@ -41,12 +43,17 @@ export function picker(select, memory) {
     select.value = memory.get() || "auto";
     // A remembered model may be gone.
     if (select.selectedIndex < 0) select.value = "auto";
+    tell();
   };
-  select.addEventListener("change", () => memory.set(select.value));
+  select.addEventListener("change", () => {
+    memory.set(select.value);
+    tell();
+  });
   fill([]);
   /** @param {string} name */
   const pick = (name) => {
     select.value = name;
+    tell();
   };
   return { models: fill, pick, value: () => select.value };
 }

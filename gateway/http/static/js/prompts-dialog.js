@@ -96,7 +96,8 @@ export class PromptsDialog {
   /** @param {Prompt} prompt */
   #item(prompt) {
     const { name, text } = prompt;
-    const use = { type: "button", class: "prompt", dir: "auto", onclick: () => this.#use(prompt) };
+    const whole = `${name} ${text}`; // the list shows its beginning
+    const use = { type: "button", class: "prompt", dir: "auto", title: whole, onclick: () => this.#use(prompt) };
     /** @param {string} label @param {string} symbol @param {() => void} onclick */
     const act = (label, symbol, onclick) => {
       const named = { "aria-label": `${label}: ${name}`, title: label };

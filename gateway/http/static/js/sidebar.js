@@ -177,7 +177,8 @@ export class Sidebar {
       await this.parts.history.restore(kept);
       this.parts.onopen(id);
     });
-    this.undo.replaceChildren(el("span", {}, t("Deleted: {title}", { title })), back);
+    const told = t("Deleted: {title}", { title });
+    this.undo.replaceChildren(el("span", { title: told }, told), back);
     this.undo.hidden = false;
     back.focus();
     this.timer = setTimeout(hide, UNDO);
