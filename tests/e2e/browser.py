@@ -22,7 +22,7 @@ import redis
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from msgspec import Struct
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, BrowserType, ConsoleMessage, Page, expect, sync_playwright
 from playwright.sync_api import Response as Answered
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -90,18 +90,15 @@ FLAGS = [
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """A headless Chromium with a profile of its own."""
-    with contextlib.ExitStack() as stack:
-        playwright: Playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        stack.callback(browser.close)
+def chromium(*flags: str) -> Iterator[Browser]:
+    """A headless Chromium with a profile of its own, and these flags beside the usual ones."""
+    with sync_playwright() as playwright, launched(playwright.chromium, *flags) as browser:
         yield browser
 
 
-def another(browser: Browser, *flags: str) -> Browser:
-    """Another Chromium with more flags, as a context manager."""
-    return browser.browser_type.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS, *flags])
+def launched(chromium: BrowserType, *flags: str) -> Browser:
+    """As `chromium`, where another one runs already; a context manager that closes it."""
+    return chromium.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS, *flags])
 
 
 PATIENCE = 60_000

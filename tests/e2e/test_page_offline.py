@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gateway.http import page as chat_page
-from tests.e2e.browser import Answer, ScriptedServer, Visit, another, needs_chromium, violations, visit
+from tests.e2e.browser import Answer, ScriptedServer, Visit, launched, needs_chromium, violations, visit
 from tests.e2e.page import answer, answered, ask, connected, reload, watched
 from tests.e2e.test_page_history import listed, new_chat
 from tests.ports import free_port
@@ -101,7 +101,7 @@ def test_without_a_network_nothing_is_asked_for(browser: Browser, redis_url: str
     with ScriptedServer(redis_url) as server:
         url = server.url.replace("127.0.0.1", HOST)
         flags = (f"--host-resolver-rules=MAP {HOST} 127.0.0.1", f"--unsafely-treat-insecure-origin-as-secure={url}")
-        with another(browser, *flags) as other, visit(other, url, service_workers="allow") as tab:
+        with launched(browser.browser_type, *flags) as other, visit(other, url, service_workers="allow") as tab:
             page = tab.page
             page.clock.install()
             created = watched(tab)

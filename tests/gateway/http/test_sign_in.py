@@ -12,11 +12,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from gateway.access.identity import browser_sessions
 from gateway.access.sign_in_links import COMMAND
 from gateway.config.identity import IdentitySettings
 from tests.gateway.access.identity.sign_in_provider import SECRET, SignInProviderServer
 from tests.gateway.conftest import KEY, Serve, Served
-from tests.gateway.sockets import ask, closed_with
+from tests.gateway.sockets import ask, assert_error, closed_with
 
 pytestmark = pytest.mark.anyio
 
@@ -201,6 +202,31 @@ async def test_signing_out_ends_the_session_and_its_sockets(tab: Tab) -> None:
     old = await tab.http.get("/admin/v1/me", headers={"cookie": kept})
     assert (old.status_code, old.json()["code"]) == (401, "session_ended")
     await tab.served.settle()
+
+
+async def test_signing_out_at_one_gateway_ends_the_sockets_of_another(serve: Serve) -> None:
+    async with serve() as one, serve() as other, (tab := Tab(one)).http:
+        await tab.sign_in()
+        [cookie] = tab.http.cookies.jar
+        given = {"cookie": f"roundhouse-session-{other.port}={cookie.value}", "origin": other.url}
+        async with connect(f"ws://127.0.0.1:{other.port}/v1/responses", additional_headers=given) as socket:
+            assert (await ask(socket, max_output_tokens=2))[-1]["type"] != "error"
+            assert (await tab.fetch("POST", "/auth/sign-out")).status_code == 204
+            assert await closed_with(socket) == 4401
+        await other.settle()
+
+
+async def test_a_turn_after_signing_out_is_refused_also_before_its_socket_is_closed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_sessions, "LOOK", 3600.0)
+    async with serve() as served, (tab := Tab(served)).http:
+        await tab.sign_in()
+        async with tab.socket(served.url) as socket:
+            assert (await tab.fetch("POST", "/auth/sign-out")).status_code == 204
+            [event] = await ask(socket)
+            assert_error(event, 401, "session_ended")
+        assert served.gateway.turns.running == 0
 
 
 async def test_a_form_signs_out_too_and_another_sites_does_not(tab: Tab) -> None:

@@ -26,6 +26,8 @@ class SignInProviderServer(ProviderServer):
         """Claims of the ID token that a test sets; None takes one away."""
         self.refusal = ""
         """An error to send browsers back with."""
+        self.issued: list[str] = []
+        """All ID tokens."""
         self._codes: dict[str, dict[str, str]] = {}
         """What was asked for, by code; each works once."""
         self.discover()
@@ -86,4 +88,5 @@ class SignInProviderServer(ProviderServer):
         ):
             return {"error": "invalid_grant"}
         claims = {"aud": CLIENT, "nonce": asked["nonce"], **self.person}
-        return {"access_token": "unused", "token_type": "Bearer", "id_token": self.token(**claims)}
+        self.issued.append(self.token(**claims))
+        return {"access_token": "unused", "token_type": "Bearer", "id_token": self.issued[-1]}
