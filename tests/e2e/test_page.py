@@ -218,11 +218,11 @@ def test_a_forgotten_conversation_is_told_again(tab: Visit, server: ScriptedServ
 
 
 def test_a_refused_question_says_why_and_can_be_retried(tab: Visit, server: ScriptedServer) -> None:
-    """The limit's message and waiting time are shown; the next attempt is a new turn."""
+    """With the waiting time; the next attempt is a new turn."""
     server.pipeline.answers["hello"] = Answer(refusal=RateLimited("the token limit is used up", retry_after=11.5))
     ask(tab.page, "hello")
     alert = tab.page.get_by_role("alert")
-    expect(alert).to_contain_text("The token limit is used up. Try again in 12 s.")
+    expect(alert).to_contain_text("As much was asked as may be asked at the moment. Try again in 12 s.")
     del server.pipeline.answers["hello"]
     alert.get_by_role("button", name="Retry").click()
     expect(answer(tab.page)).to_have_text("A short answer.")

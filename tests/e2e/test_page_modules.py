@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,48 +261,3 @@ def test_what_others_have_shared_does_not_fill_the_memory(page: Page) -> None:
     """A few bytes may unpack to any number: no more of them are unpacked than a conversation has."""
     refused = page.evaluate(f"(count) => ({SEALED})(Array(count).fill(' '.repeat(1_000_000)))", 33)
     assert refused == "it is too large"
-
-
-REFUSALS = [
-    "adapter_drained",
-    "anomalous_request",
-    "answer_redacted",
-    "context_length_exceeded",
-    "draining",
-    "engine_failed",
-    "gateway_lost",
-    "insufficient_scope",
-    "internal_error",
-    "invalid_api_key",
-    "missing_api_key",
-    "model_not_found",
-    "not_cached",
-    "overloaded",
-    "request_exceeds_limit",
-    "request_too_large",
-    "response_not_found",
-    "session_ended",
-    "too_many_connections",
-    "too_many_failures",
-    "too_many_turns",
-    "unavailable",
-]
-"""Codes with which a question may fail, but for those whose message is about what was asked."""
-
-
-def test_each_refusal_is_a_sentence_of_the_page(page: Page) -> None:
-    """Without names of the API, micro-dollars or raw seconds, and of one code only."""
-    codes = Path("docs/errors.md").read_text("utf-8")
-    assert [code for code in REFUSALS if f"| `{code}` |" not in codes] == []
-    said: list[str] = page.evaluate(
-        """async (codes) => {
-          const { failureText } = await import("/static/js/failures.js");
-          const message = "spend_per_day: 13765 of 20000 micro-dollars, 11h39m3.5s";
-          return codes.map((code) => failureText({ code, message, retryAfter: 41944, limit: null }, new Date()));
-        }""",
-        REFUSALS,
-    )
-    sentences = [re.sub(r" Try again (on .* )?at \d\d:\d\d\.$", "", text) for text in said]
-    assert len(set(sentences)) == len(REFUSALS)
-    for sentence in sentences:
-        assert re.fullmatch(r"[A-Z][^_\d]*\.", sentence) and "micro" not in sentence, sentence

@@ -2,10 +2,9 @@
 
 import { compareForm } from "./compare-form.js";
 import { el } from "./dom.js";
-import { failureText } from "./failures.js";
 import { number, t } from "./language.js";
 import { dollars, duration, pace } from "./route-card.js";
-import { AnswerText, NOTES } from "./turn-text.js";
+import { AnswerText, failureParts, NOTES } from "./turn-text.js";
 import { isOver, nameOf, speed } from "./turn.js";
 
 /**
@@ -146,7 +145,7 @@ class Lane {
     this.name = el("h3", { id: `${id}-name` });
     this.tab.translate = this.name.translate = blind; // otherwise they are a model's name
     this.text = new AnswerText();
-    this.note = el("p", { class: "note" });
+    this.note = el("div", { class: "note" });
     this.figures = el("dl", { class: "figures" });
     this.prefer = el("button", { type: "button", class: "primary", hidden: true, onclick: onprefer }, t("Prefer this"));
     this.prefer.setAttribute("aria-describedby", this.name.id);
@@ -172,7 +171,7 @@ class Lane {
     const drawn = `${turn.status} ${turn.route?.model} ${turn.firstAt}`;
     if (drawn === this.drawn) return false;
     this.drawn = drawn;
-    this.note.textContent = turn.failure ? failureText(turn.failure, new Date()) : (NOTES[turn.status] ?? "");
+    this.note.replaceChildren(...(turn.failure ? failureParts(turn.failure) : [NOTES[turn.status] ?? ""]));
     this.figures.replaceChildren(
       ...figuresOf(turn).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
     );

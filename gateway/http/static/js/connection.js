@@ -4,12 +4,14 @@
  * @typedef {"idle" | "connecting" | "open" | "draining" | "waiting" | "refused"} State
  *   idle: closed, and nobody needs it · waiting: closed, will be opened again · refused: the key is not accepted
  *
+ * @typedef {import("./api.js").ApiFailure} ApiFailure
+ *
  * @typedef {object} Parts
  * @property {string} url
  * @property {() => boolean} ready whether there is a key to ask for tickets with
  * @property {() => Promise<string>} ticket gives a single-use ticket, or throws an `ApiFailure`
  * @property {() => boolean} needed whether an answer is under way that a closed connection must come back for
- * @property {(state: State, detail: {message?: string, delay?: number, resumed?: boolean}) => void} onstate
+ * @property {(state: State, detail: {failure?: ApiFailure, delay?: number, resumed?: boolean}) => void} onstate
  * @property {() => void} onopen
  * @property {(event: object) => void} onevent
  */
@@ -131,7 +133,7 @@ export class Connection {
   /** @param {any} failure */
   #refused(failure) {
     if (failure.status === 401 || failure.status === 403) {
-      this.#move("refused", { message: failure.message });
+      this.#move("refused", { failure });
     } else {
       this.#wait();
     }

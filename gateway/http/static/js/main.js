@@ -6,7 +6,7 @@ import { Chats } from "./chats.js";
 import { Connection } from "./connection.js";
 import { Dock } from "./dock.js";
 import { byId } from "./dom.js";
-import { serverText } from "./failures.js";
+import { keyText } from "./failures.js";
 import { History } from "./history.js";
 import { pageKeys } from "./keys.js";
 import { t } from "./language.js";
@@ -88,7 +88,7 @@ const connection = new Connection({
   onstate: (state, detail) => {
     connectionIs(state, detail);
     if (state === "idle" || state === "waiting" || state === "refused") chats.disconnected();
-    if (state === "refused") askForKey(key.get() ? serverText(detail.message ?? "") : signedIn ? SIGNED_OUT : "");
+    if (detail.failure) askForKey(key.get() ? keyText(detail.failure) : signedIn ? SIGNED_OUT : "");
   },
   onopen: () => chats.connected(),
   onevent: (event) => chats.receive(event),

@@ -3,7 +3,7 @@
 import { ApiFailure, authorization, request } from "./api.js";
 import { keyDialog, themeSwitch } from "./bar.js";
 import { byId, el } from "./dom.js";
-import { serverText } from "./failures.js";
+import { keyText } from "./failures.js";
 import { longDate, t } from "./language.js";
 import { copiesCode, copiesSources } from "./sealed.js";
 import { decrypted } from "./sharing.js";
@@ -52,7 +52,7 @@ async function read() {
     shared = await request(`../v1/shares/${id}`, { headers: authorization(key.get()) });
   } catch (failed) {
     const { status, code, message } = failed instanceof ApiFailure ? failed : new ApiFailure(0, "");
-    if (status === 401) askForKey(key.get() ? serverText(message) : "");
+    if (status === 401) askForKey(key.get() ? keyText({ code, message }) : "");
     say(FAILURES[code] ?? (status === 401 ? t("Only for those who sign in.") : AWAY));
     return;
   }

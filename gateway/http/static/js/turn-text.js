@@ -1,6 +1,7 @@
 /** The texts of a turn on the page: what was asked, and the answer while it grows and afterwards. */
 
 import { el, icon } from "./dom.js";
+import { detailsOf, failureText } from "./failures.js";
 import { t } from "./language.js";
 import { drawWithin, highlightWithin } from "./sealed.js";
 import { StreamRenderer } from "./stream.js";
@@ -16,6 +17,20 @@ export const NOTES = {
   cancelled: t("Stopped"),
   incomplete: t("Cut off: the answer reached its length limit, or a rule of this server ended it"),
 };
+
+/**
+ * Why there is no whole answer, and, folded, what the server says of it.
+ *
+ * @param {import("./turn.js").Failure} failure
+ * @param {string} [more] added to the sentence
+ */
+export function failureParts(failure, more = "") {
+  const said = el("p", {}, `${failureText(failure, new Date())} ${more}`.trim());
+  const details = detailsOf(failure);
+  if (!details) return [said];
+  const { lang, text } = details;
+  return [said, el("details", {}, el("summary", {}, t("Details")), el("p", { lang, dir: "auto" }, text))];
+}
 
 /**
  * What was asked: its text, its files, and which earlier turns the model does not read any more.

@@ -1,10 +1,9 @@
 /** One question and its answer on the page. */
 
 import { el, field, icon } from "./dom.js";
-import { failureText } from "./failures.js";
 import { t } from "./language.js";
 import { routeCard } from "./route-card.js";
-import { AnswerText, NOTES, namesOf, questionParts } from "./turn-text.js";
+import { AnswerText, failureParts, NOTES, namesOf, questionParts } from "./turn-text.js";
 import { isOver } from "./turn.js";
 
 /**
@@ -200,7 +199,7 @@ export class TurnView {
         "div",
         { class: "failure", role: "alert" },
         icon("alert"),
-        el("p", {}, `${failureText(failure, new Date())} ${told}`.trim()),
+        el("div", { class: "failure-text" }, ...failureParts(failure, told)),
         ...buttons,
         button("retry", "retry", t("Retry")),
       ),

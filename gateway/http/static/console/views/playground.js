@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "../../vendor/preact/hooks.js";
 import { curl } from "../../js/curl.js";
-import { failureText } from "../../js/failures.js";
+import { detailsOf, failureText } from "../../js/failures.js";
 import { named, t } from "../../js/language.js";
 import { abandon, applyEvent, fail, isOver, nameOf, newTurn, speed } from "../../js/turn.js";
 import { readEvents } from "../events.js";
@@ -175,8 +175,17 @@ async function follow(api, turn, body, signal, changed) {
   } catch {
     if (signal.aborted && !isOver(turn)) abandon(turn, performance.now());
   }
-  if (!isOver(turn)) fail(turn, { message: t("The connection has ended before the answer."), code: null, retryAfter: null }, performance.now());
+  if (!isOver(turn)) fail(turn, { message: "", code: "connection_ended", retryAfter: null }, performance.now());
   changed();
+}
+
+/** Why there is no whole answer. @param {{failure: import("../../js/turn.js").Failure}} props */
+function Failed({ failure }) {
+  const details = detailsOf(failure);
+  return html`<div class="failure" role="alert">
+    <p>${failureText(failure, new Date())}</p>
+    ${details && html`<details><summary>${t("Details")}</summary><p lang=${details.lang}>${details.text}</p></details>`}
+  </div>`;
 }
 
 /** One answer: its text as it is, not as markdown. @param {{turn: Turn}} props */
@@ -194,7 +203,7 @@ function Lane({ turn }) {
   return html`<section class="lane" aria-label=${turn.model}>
     <h2>${turn.model}</h2>
     <p class="text" dir="auto">${turn.text}</p>
-    ${turn.failure && html`<p class="failure" role="alert">${failureText(turn.failure, new Date())}</p>`}
+    ${turn.failure && html`<${Failed} failure=${turn.failure} />`}
     ${ENDS[turn.status] && html`<p class="note">${ENDS[turn.status]}</p>`}
     ${isOver(turn) && html`<${Pairs} pairs=${pairs.filter(([, value]) => value !== null && value !== undefined)} />`}
     ${turn.route && html`<ul class="changes">${turn.route.reasons.map((/** @type {string} */ reason) => html`<li><${Said} text=${reason} /></li>`)}</ul>`}

@@ -365,7 +365,6 @@ export default {
   "Stop": "Abbrechen",
   "Stopped.": "Abgebrochen.",
   "Temperature": "Temperatur",
-  "The connection has ended before the answer.": "Die Verbindung ist vor der Antwort abgebrochen.",
   "You may not chat: a key needs the scope {scope} for that.": "Chatten ist mit diesem Schlüssel nicht erlaubt: Dafür braucht er das Recht {scope}.",
   "{running} of {count} answers are under way.": "{running} von {count} Antworten sind unterwegs.",
 
