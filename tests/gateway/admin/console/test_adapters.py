@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -196,8 +197,10 @@ def test_back_to_the_former_version_changes_the_next_answer(
 
 
 def test_draining_empties_an_adapter(tab: Visit, installation: Installation, folders: list[Path]) -> None:
-    """It takes no new request; the running one ends whole, and the view counts it until then."""
+    """It takes no new request; the running one ends whole, and the view counts it until then. The view asks for the
+    adapter, again and again, and for its versions."""
     page = tab.page
+    asked: set[str] = set()
     sign_in(page, ACME, "#/adapters")
     begin(page)
     upload(page, folders[0])
@@ -205,6 +208,7 @@ def test_draining_empties_an_adapter(tab: Visit, installation: Installation, fol
     with ThreadPoolExecutor() as threads:
         installation.hold()
         running = threads.submit(installation.ask)
+        page.on("request", lambda request: asked.add(request.url) if "/admin/v1/" in request.url else None)
         keyboard.press(row(page, NAME).get_by_role("link"))
         expect(fact(page, "Running turns")).to_have_text("1")
         keyboard.press(page.get_by_role("button", name="Drain", exact=True))
@@ -216,6 +220,8 @@ def test_draining_empties_an_adapter(tab: Visit, installation: Installation, fol
         installation.release()
         assert running.result().raise_for_status().json()["status"] == "incomplete"  # it has as many tokens as it may
     expect(fact(page, "Running turns")).to_have_text("0")
+    path = f"{installation.url}/admin/v1/adapters/{quote(NAME)}"
+    assert asked == {path, f"{path}/versions"}
     open_view(page, "#/adapters", "Adapters")
     expect(row(page, NAME)).to_contain_text("takes no requests")
 
