@@ -35,6 +35,7 @@ from gateway.models.store import ModelStore, default_folder
 from scale.planning.bounds import LatencyAims, ReplicaBounds
 from scale.planning.kinds import ProbedEngine
 from scale.planning.replay import WARM_UP, Percentiles, replay
+from scale.planning.step_cost import Pace
 from scale.planning.traffic import Length, PlannedTraffic
 from scale.simulation import Arrival
 
@@ -242,7 +243,11 @@ def measure(name: str, model: Path, *, clock: Clock, requests: int, load_seconds
             predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
             cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted))
             print(f"{name}, {mix}, {label}: {_line(cells[-1])}", flush=True)
-    return PlanModel(name, ProbedEngine.of(msgspec.structs.replace(first, steps=steps)), seconds, cells)
+    probed = ProbedEngine.of(msgspec.structs.replace(first, steps=steps))
+    pace = probed.cost.pace
+    mean = Pace.of(pace.typical[-1:], pace.taken[-1:])  # the whole pace is of some 20,000 steps
+    cost = msgspec.structs.replace(probed.cost, pace=mean)
+    return PlanModel(name, msgspec.structs.replace(probed, cost=cost), seconds, cells)
 
 
 def markdown(result: PlanResult) -> str:
