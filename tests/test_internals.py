@@ -155,7 +155,7 @@ def test_uvicorn_has_what_its_websocket_protocol_is_changed_by() -> None:
         re.findall(r"self\.\w+(?=(?:: \w+)? = )", inspect.getsource(WebSocketsSansIOProtocol.handle_connect))
     )
     replaced = {name for name in vars(WebSocketProtocol) if inspect.isfunction(vars(WebSocketProtocol)[name])} - own
-    assert replaced == {"__init__", "send", "handle_cont", "send_receive_event_to_app"}
+    assert replaced == {"__init__", "send", "handle_cont", "send_receive_event_to_app", "shutdown"}
     assert replaced <= set(vars(WebSocketsSansIOProtocol))
     assert "self.handle_cont(event)" in inspect.getsource(WebSocketsSansIOProtocol.handle_events)
 

@@ -5,7 +5,8 @@ out together. And uvicorn waits without end for a client to read what was sent: 
 close frame, and then until that is read too. A client that reads nothing would keep its connection, with all that is
 held for it, for ever.
 
-uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is freed.
+uvicorn also keeps, for as long as a connection lasts, what only its opening needed, which is freed here, and cannot end
+while a client is parting.
 
 uvicorn has no public way to do any of this, so that this file depends on how its protocol is written: its attributes,
 and which of its methods call each other. `tests/test_internals.py` fails when they move.
@@ -87,6 +88,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held += len(payload) + 1
         if self._held > MAX_HELD:
             self._write()
+
+    def shutdown(self) -> None:
+        """End with the server, also while the client is parting: uvicorn would fail then, and the server's end with
+        it.
+        """
+        if self.handshake_complete and not self.close_sent and self.conn.state is not State.OPEN:
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def handle_cont(self, event: Frame) -> None:
         """Put a message together as it comes: a list of fragments may cost fifty times what they hold, and of empty

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from bench.onnxruntime_server import Server
 from engine.client.engine_client import EngineClient
@@ -180,13 +181,18 @@ async def test_an_answer_follows_a_grammar(http: httpx2.AsyncClient) -> None:
     for structured in (
         {"regex": "[ab]{5}"},
         {"choice": ["漢|字", "🎉"]},
-        {"json_object": True},
+        {"json": {"const": 7}},
         {"grammar": 'start: "a"'},
     ):
         fields = {"structured_outputs": structured, "max_tokens": 100}
         tokens, finish = await answer(http, **fields)
         assert (tokens[-1], finish) == (2, "stop")
         assert await answer(http, **fields, ignore_eos=True) == (tokens, finish)
+
+
+async def test_an_answer_may_have_to_be_an_object(http: httpx2.AsyncClient, onnx_model: Path) -> None:
+    tokens, _ = await answer(http, structured_outputs={"json_object": True}, max_tokens=20)
+    assert Tokenizer.from_file(str(onnx_model / "tokenizer.json")).decode(tokens).lstrip().startswith("{")
 
 
 QUESTION = [{"role": "user", "content": "Name three colours."}]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame
 
 from gateway.ws.uvicorn_protocol import WebSocketProtocol
 from tests.gateway.conftest import Serve, receive, send
@@ -39,3 +40,23 @@ async def test_a_client_that_goes_before_something_is_written_is_no_fault(
                 await receive(socket)
         await served.settle()
     assert faults == []
+
+
+async def test_a_server_may_end_while_a_client_is_parting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    closing = WebSocketProtocol.handle_close
+    parted = []
+
+    def close_and_end(self: WebSocketProtocol, event: Frame) -> None:
+        closing(self, event)
+        self.shutdown()
+        parted.append(self)
+
+    monkeypatch.setattr(WebSocketProtocol, "handle_close", close_and_end)
+    async with serve() as served:
+        async with served.connect():
+            pass
+        await served.settle()
+    assert faults == []
+    assert len(parted) == 1
