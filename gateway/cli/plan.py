@@ -151,7 +151,13 @@ def _kinds(
         file = Path(hardware)
         if not file.is_file():
             raise ValueError(f"{hardware} is no known device and no file; see: roundhouse plan --list")
-        return msgspec.json.decode(file.read_bytes(), type=ProbedEngine).kind(choices.price), []
+        try:
+            probed = msgspec.json.decode(file.read_bytes(), type=ProbedEngine)
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"{hardware} is not what this version's `roundhouse plan probe` writes ({error}); run it again"
+            ) from None
+        return probed.kind(choices.price), []
     if model is None:
         raise ValueError("name --model: a checkpoint, a model of the store, or a shape of `roundhouse plan --list`")
     return variants(_shape(config, model), device, choices)

@@ -119,3 +119,10 @@ def test_the_engines_of_the_page_about_scale_are_those_that_its_commands_print(s
         if simulated or replicas == by_bounds:
             assert f"{figures['per_hour']:,.2f}" == per_hour
             assert f"{figures['per_million']:.3f}" == per_million
+
+
+def test_a_file_of_an_earlier_probe_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "cpu.json").write_text('{"model": "m", "cost": {}}')
+    done = run("--hardware", str(tmp_path / "cpu.json"), "--traffic", "rate=1,input=10,output=5")
+    assert done.exit_code == 1
+    assert re.search(r"cpu\.json is not what .* writes \(.+\); run it again", done.output)
