@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.config.settings import demo_settings
 from gateway.engines.arrival import ArrivalState
 from gateway.http import page
+from gateway.ws.socket import FRAME
 
 TOKEN = 4
 """Characters of a token."""
@@ -96,10 +97,13 @@ class PageServer:
 
         await send({"type": "response.created", "response": {"id": f"resp_{lane}"}})
         await send(ROUTE)
-        begun = time.perf_counter()
-        for index, start in enumerate(range(0, len(self.text), TOKEN)):
+        begun, sent, tokens = time.perf_counter(), 0, -(-len(self.text) // TOKEN)
+        while sent < tokens:
             # Not a pause after the one before: a busy machine would add to each.
-            await asyncio.sleep(max(0.0, begun + index / self.rate - time.perf_counter()))
-            await send({"type": "response.output_text.delta", "delta": self.text[start : start + TOKEN]})
+            await asyncio.sleep(max(0.0, begun + sent / self.rate - time.perf_counter()))
+            there = min(tokens, 1 + int((time.perf_counter() - begun) * self.rate))
+            await send({"type": "response.output_text.delta", "delta": self.text[sent * TOKEN : there * TOKEN]})
+            sent = there
+            await asyncio.sleep(FRAME)  # as the gateway does
         response = {"id": f"resp_{lane}", "status": "completed", "usage": USAGE}
         await send({"type": "response.completed", "response": response})

@@ -91,7 +91,7 @@ from gateway.turns.ids import ResponseIds
 from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
-from gateway.ws.socket import SocketConnections
+from gateway.ws.connections import SocketConnections
 
 
 def create_app(

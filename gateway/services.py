@@ -32,7 +32,7 @@ from gateway.turns.shares import Shares
 
 
 class Sockets(Protocol):
-    """The open WebSockets of this process; `gateway.ws.socket.SocketConnections` implements it."""
+    """The open WebSockets of this process; `gateway.ws.connections.SocketConnections` implements it."""
 
     draining: bool
 

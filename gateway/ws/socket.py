@@ -10,32 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.access.directory.view import View
 from gateway.access.identity import Principal
 from gateway.access.identity.authenticate import Identity
 from gateway.access.tickets import SUBPROTOCOL as TICKET_SUBPROTOCOL
-from gateway.access.tickets import Tickets
 from gateway.background import Work
-from gateway.config.origin import origin_allowed
 from gateway.config.settings import Settings
-from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
-from gateway.http.exchange import error_response
-from gateway.limits.limiter import Limiter
-from gateway.limits.reservation import Reservation
-from gateway.limits.subjects import socket_subjects
-from gateway.protocol.codec import Codec, negotiate
+from gateway.errors import ApiError
+from gateway.protocol.codec import Codec
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
-from gateway.records.quota import Amounts
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns, Viewer
 from gateway.ws import waiting
@@ -49,6 +38,8 @@ MAX_CANCELS = 16
 """Responses that may be looked up at once to be cancelled; with more, the client is not read."""
 MAX_OWN = 32
 """Most turns that a connection may continue although they are not stored; the oldest are forgotten first."""
+FRAME = 1 / 60
+"""Seconds between two batches of news to a page. A screen shows no more, and each message costs its browser a task."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that sending a close frame may take."""
 
@@ -84,6 +75,7 @@ class SocketConnection:
         self._metrics = metrics
         self._send_timeout = server.send_timeout
         self._coalesce = settings.turns.coalesce_window
+        self._frame = FRAME if ticket_of(socket) is not None and codec.extensions else 0.0
         self._session = Session(codec, limits, self._loop.time())
         self._viewers: dict[int, Viewer] = {}
         """Viewers of the turns that are shown, by subscription."""
@@ -223,9 +215,9 @@ class SocketConnection:
                 if self._closing is not None:
                     await self._close(self._closing.code, self._closing.reason)
                     return
-                if behind:
-                    # What comes in the meantime goes together: less work for a client that cannot keep up.
-                    await asyncio.sleep(self._coalesce)
+                # What comes in the meantime goes together: less work for a client that cannot keep up.
+                if pause := self._frame or (self._coalesce if behind else 0.0):
+                    await asyncio.sleep(pause)
         except SlowConsumer:
             self._metrics.connections.slow_consumer()
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
@@ -275,125 +267,7 @@ class SocketConnection:
         self._carry_out(self._session.tick(self._loop.time()))
 
 
-class SocketConnections:
-    """All WebSockets of this process: who may open one, and what happens to them when the server stops."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        identity: Identity,
-        tickets: Tickets,
-        turns: Turns,
-        metrics: Metrics,
-        limiter: Limiter,
-        view: View,
-    ) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._identity = identity
-        self._tickets = tickets
-        self._turns = turns
-        self._limiter = limiter
-        self._view = view
-        self._open: dict[SocketConnection, asyncio.Task[None]] = {}
-        self._by_tenant: Counter[str] = Counter()
-        self.draining = False
-
-    def configure(self, settings: Settings) -> None:
-        """Take over a new configuration for new connections; open ones keep theirs."""
-        self._settings = settings
-
-    @property
-    def open(self) -> int:
-        return self._by_tenant.total()
-
-    async def serve(self, socket: WebSocket) -> None:
-        """Serve one WebSocket, as an ASGI endpoint. A client that may not connect gets an HTTP response instead."""
-        try:
-            principal = await self._authenticate(socket)
-            principal.require("chat")
-            self._admit(principal)
-        except ApiError as error:
-            await socket.send_denial_response(error_response(error))
-            return
-        try:
-            reservation = await self._reserve(principal)
-        except BaseException as error:
-            self._leave(principal)
-            if not isinstance(error, ApiError):
-                raise
-            await socket.send_denial_response(error_response(error))
-            return
-        self._metrics.connections.opened()
-        code = int(CloseCode.INTERNAL_ERROR)
-        try:
-            codec, subprotocol = negotiate(socket.scope["subprotocols"], socket.headers)
-            connection = SocketConnection(
-                socket, codec, principal, self._identity, self._turns, self._settings, self._metrics
-            )
-            self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())
-            try:
-                await socket.accept(subprotocol)
-                with self._identity.watching(principal, partial(connection.shut, CloseCode.SIGNED_OUT, "signed out")):
-                    await connection.run()
-            finally:
-                del self._open[connection]
-                code = connection.close_code
-        finally:
-            self._metrics.connections.closed(code)
-            self._leave(principal)
-            await self._limiter.settle(reservation, Amounts())
-
-    def drain(self) -> None:
-        """Refuse new connections and ask the open ones to leave once their turns have ended."""
-        self.draining = True
-        for connection in list(self._open):
-            # Spread out, so that not all clients come back in the same instant.
-            connection.drain(reconnect_after=random.uniform(0.2, 2.0))
-
-    async def shut(self, grace: float = CLOSE_TIMEOUT) -> None:
-        """Close what is still open and wait until it is closed."""
-        for connection in list(self._open):
-            connection.shut()
-        if self._open:
-            await asyncio.wait(self._open.values(), timeout=grace)
-
-    async def _authenticate(self, socket: WebSocket) -> Principal:
-        origin = socket.headers.get("origin")
-        if not origin_allowed(origin, socket.headers.get("host"), self._settings.server.allowed_origins):
-            raise Forbidden(
-                "pages of this origin may not connect; list it in server.allowed_origins", code="origin_not_allowed"
-            )
-        for offered in socket.scope["subprotocols"]:
-            if offered.startswith(TICKET_SUBPROTOCOL):
-                ticket = offered.removeprefix(TICKET_SUBPROTOCOL)
-                return await self._identity.slowed(socket, partial(self._tickets.redeem, ticket, origin))
-        return await self._identity.authenticate(socket)
-
-    def _admit(self, principal: Principal) -> None:
-        server = self._settings.server
-        if self.draining:
-            raise Unavailable("the server is restarting; connect again", code="draining", headers={"retry-after": "1"})
-        if self.open >= server.max_connections:
-            raise Unavailable(
-                "the server has as many connections as it may hold; try again later", headers={"retry-after": "5"}
-            )
-        if self._by_tenant[principal.tenant] >= server.max_connections_per_tenant:
-            raise RateLimited(
-                f"{server.max_connections_per_tenant} connections of this tenant are open; close one",
-                retry_after=5,
-                code="too_many_connections",
-            )
-        self._by_tenant[principal.tenant] += 1
-
-    def _leave(self, principal: Principal) -> None:
-        self._by_tenant[principal.tenant] -= 1
-        self._by_tenant += Counter()  # drops tenants without connections
-
-    async def _reserve(self, principal: Principal) -> Reservation:
-        """Count the socket beside those of other gateways, if the tenant or key has a limit of them."""
-        tenant = self._view.tenant(principal.tenant)
-        subjects = socket_subjects(self._settings.limits, tenant, principal)
-        # It names this gateway, as a turn's does: what a gateway holds that dies is found by that.
-        id = self._turns.ids.new(principal.tenant).replace("resp_", "socket_")
-        return await self._limiter.reserve(principal.tenant, id, Amounts(sockets=1), subjects)
+def ticket_of(socket: WebSocket) -> str | None:
+    """The ticket that a page offers in the place of a key."""
+    offered = (each for each in socket.scope["subprotocols"] if each.startswith(TICKET_SUBPROTOCOL))
+    return next((each.removeprefix(TICKET_SUBPROTOCOL) for each in offered), None)

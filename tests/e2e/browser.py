@@ -66,7 +66,7 @@ from gateway.turns.chats import Chats
 from gateway.turns.comments import Comment, Comments
 from gateway.turns.prompts import Prompts
 from gateway.turns.shares import Shares
-from gateway.ws.socket import SocketConnections
+from gateway.ws.connections import SocketConnections
 from router.options import Options
 from tests.gateway.people import CHATS, key_of
 from tests.gateway.turns.contexts import context

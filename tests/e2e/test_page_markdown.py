@@ -12,6 +12,8 @@ from tests.e2e.browser import needs_chromium
 
 pytestmark = needs_chromium
 
+OWN = "(name => import(new URL(name, document.querySelector('script[type=module]').src)))"
+"""Imports a module that the page has loaded itself: there is one that makes workers."""
 
 BLOCKS = (
     "A paragraph with **bold**, *italics*, `code`, ~~gone~~ and a [link](https://a.example/).",
@@ -220,21 +222,45 @@ def test_formulas_are_drawn_and_other_dollars_are_not(page: Page, text: str) -> 
 
 
 def test_highlighting_changes_colours_only(page: Page) -> None:
-    """The code's text stays as it was, with markup that only names classes."""
-    source = "<b>&amp;</b>\nlet x = `a<${1}>`; // <script>"
-    text, html = page.evaluate(
-        """async (source) => {
-          const { highlight } = await import("/static/js/sealed.js");
-          const code = document.createElement("code");
-          code.className = "language-js";
-          code.textContent = source;
+    """The code's text stays as it was, with markup that only names classes; a comment that goes on in the next part of
+    a long block has its colour there too."""
+    source = "<b>&amp;</b>\nlet x = `a<${1}>`; // <script>\n/*" + "\n" * 40 + "*/\nreturn\n"
+    text, html, parts = page.evaluate(
+        f"""async (source) => {{
+          const {{ StreamRenderer }} = await import("/static/js/stream.js");
+          const {{ highlight }} = await {OWN}("sealed.js");
+          const answer = document.createElement("div");
+          new StreamRenderer(answer).finish("```js\\n" + source + "```");
+          const code = answer.querySelector("code");
           await highlight(code);
-          return [code.textContent, code.innerHTML];
-        }""",
+          await highlight(code);
+          return [code.textContent, code.innerHTML, code.querySelectorAll(".part > .hljs-comment").length];
+        }}""",
         source,
     )
     assert text == source
     assert '<span class="hljs-keyword">let</span>' in html
+    assert '<span class="hljs-keyword">return</span>' in html
+    assert parts == 3
+
+
+def test_code_in_several_parts_is_selected_as_it_is(page: Page) -> None:
+    """No line more where one part ends, near the screen or far from it."""
+    source = numbered("line {}", 200) + "\n"
+    selected = page.evaluate(
+        """async (source) => {
+          const { StreamRenderer } = await import("/static/js/stream.js");
+          const answer = document.createElement("div");
+          answer.className = "turn markdown";
+          document.getElementById("log").append(answer);
+          new StreamRenderer(answer).finish("```\\n" + source + "```");
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          getSelection().selectAllChildren(answer.querySelector("code"));
+          return getSelection().toString();
+        }""",
+        source,
+    )
+    assert selected.rstrip("\n") == source.rstrip("\n")
 
 
 ATTACKS = (
@@ -276,12 +302,12 @@ FORMULA = (
     "annotation math menclose merror mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot mrow ms"
     " mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover semantics"
 )
-ATTRIBUTES = "aria-level class data-action data-source data-tex href rel start tabindex target title type"
+ATTRIBUTES = "aria-level class data-action data-coloured data-source data-tex href rel start tabindex target title type"
 """All that an answer's elements may have outside of formulas."""
 
 DRAWN = """async (texts) => {
   const { StreamRenderer } = await import("/static/js/stream.js");
-  const { drawWithin, highlight } = await import("/static/js/sealed.js");
+  const { drawWithin, highlight } = await OWN("sealed.js");
   const found = [];
   for (const text of texts) {
     const answer = document.createElement("div");
@@ -306,7 +332,7 @@ DRAWN = """async (texts) => {
     answer.remove();
   }
   return [typeof hit, [...new Set(found.map((one) => JSON.stringify(one)))].map((one) => JSON.parse(one))];
-}"""
+}""".replace("OWN", OWN)
 
 
 def test_no_attack_draws_more_than_answers_may_have(page: Page) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from typing import Any
 
@@ -11,11 +12,20 @@ import msgspec
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from gateway.config.settings import CacheSettings
 from gateway.errors import NotFound
-from tests.gateway.conftest import KEY, Serve, Served, eventually, receive
+from gateway.ws.socket import FRAME
+from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, text_of
 from tests.gateway.sockets import VARIED, ask, assert_error, closed_with, create, receive_msgpack
 
 pytestmark = pytest.mark.anyio
+
+
+async def as_page(served: Served) -> dict[str, Any]:
+    """How a page of this server connects."""
+    headers = {"headers": {"origin": served.url}}
+    ticket = (await served.client.post("/tickets", cast_to=dict[str, Any], options=headers))["ticket"]
+    return {"key": None, "origin": served.url, "subprotocols": ["roundhouse.json", f"roundhouse.ticket.{ticket}"]}
 
 
 class TestHandshake:
@@ -46,19 +56,24 @@ class TestHandshake:
     async def test_a_page_connects_with_a_ticket(self, serve: Serve) -> None:
         """It works once, and is never echoed."""
         async with serve() as served:
-            issued = await served.client.post(
-                "/tickets", cast_to=dict[str, Any], options={"headers": {"origin": served.url}}
-            )
-            options: dict[str, Any] = {
-                "key": None,
-                "origin": served.url,
-                "subprotocols": ["roundhouse.json", f"roundhouse.ticket.{issued['ticket']}"],
-            }
+            options = await as_page(served)
             async with served.connect(**options) as socket:
                 assert socket.subprotocol == "roundhouse.json"
                 assert (await ask(socket, max_output_tokens=1))[0]["type"] == "response.created"
             with pytest.raises(InvalidStatus):
                 await served.connect(**options)
+
+    async def test_a_page_gets_no_more_messages_than_a_screen_shows(self, serve: Serve) -> None:
+        """Deltas come together, and none is lost."""
+        async with serve(cache=CacheSettings(enabled=False)) as served:
+            async with served.connect() as socket:
+                alone = text_of(await ask(socket, max_output_tokens=100, ignore_eos=True))
+            async with served.connect(**await as_page(served)) as socket:
+                begun = time.perf_counter()
+                events = await ask(socket, max_output_tokens=100, ignore_eos=True)
+                taken = time.perf_counter() - begun
+        assert text_of(events) == alone
+        assert sum(event["type"] == "response.output_text.delta" for event in events) <= taken / FRAME + 2
 
     async def test_a_tenants_connections_are_limited(self, serve: Serve) -> None:
         """429 with Retry-After; a place that becomes free can be taken."""

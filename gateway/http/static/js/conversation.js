@@ -52,7 +52,7 @@ export class Conversation {
 
   /** The turn under way, or undefined. */
   get active() {
-    const last = this.turns.at(-1);
+    const { last } = this.tree;
     return last && !isOver(last) ? last : undefined;
   }
 
@@ -187,7 +187,7 @@ export class Conversation {
     // Those that are here stay the same objects, which the page shows.
     const known = this.tree.turns;
     for (const turn of turns) if (isOver(turn) && !known.has(turn.id)) known.set(turn.id, turn);
-    const last = this.turns.at(-1);
+    const { last } = this.tree;
     if (last) this.tree.show(last);
   }
 

@@ -126,20 +126,10 @@ export function patch(parent, wanted, from = 0) {
   }
 }
 
-/**
- * Make the text of `node`, from character `from` on, `text`.
- *
- * @param {Text} node
- * @param {string} text
- * @param {number} [from]
- */
-export function patchText(node, text, from = 0) {
-  const shown = node.data.length - from;
-  if (text.startsWith(node.data.slice(from))) {
-    if (text.length > shown) node.appendData(text.slice(shown));
-  } else {
-    node.replaceData(from, shown, text);
-  }
+/** @param {Text} node @param {string} text what it becomes: what goes on with it leaves what is selected alone */
+function patchText(node, text) {
+  if (!text.startsWith(node.data)) node.data = text;
+  else if (text.length > node.data.length) node.appendData(text.slice(node.data.length));
 }
 
 /**

@@ -31,12 +31,12 @@ const FULL = new Set(["leave-out", "summarise", "anew"]);
 export class LogView {
   /**
    * @param {{log: HTMLElement, scroller: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
-   * @param {{context: Context, versions: (turn: Turn) => Turn[], onretry: (turn: Turn) => void,
+   * @param {{context: Context, versions: () => Turn[][], onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
    *   onrate: (turn: Turn, rating: import("./turn.js").Rating) => Promise<boolean>,
    *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: Way) => void,
    *   busy: () => boolean, comparing: () => Omit<import("./comparison.js").Parts, "onleave">}} options context: see
-   *   `TurnView`; versions: a turn and those asked in its place; onrate: whether the server has noted it; onfull: the
+   *   `TurnView`; versions: of each turn that is shown; onrate: whether the server has noted it; onfull: the
    *   reader has chosen what to do about a full context
    */
   constructor({ log, scroller, welcome, status }, options) {
@@ -103,14 +103,13 @@ export class LogView {
       this.log.append(place.element);
       this.nearness.observer.observe(place.element);
     }
-    const last = turns.at(-1);
-    for (const place of this.places.values()) {
-      const versions = this.versions(place.turn);
-      place.setVersion(versions.indexOf(place.turn) + 1, versions.length);
-    }
+    this.versions().forEach((versions, index) => {
+      const turn = turns[index];
+      this.places.get(turn)?.setVersion(versions.indexOf(turn) + 1, versions.length);
+    });
     this.nearness.settle();
     this.welcome.hidden = turns.length > 0;
-    this.#say(last);
+    this.#say(turns.at(-1));
   }
 
   /** Let the reader change the last question. */
@@ -261,9 +260,16 @@ export function followEnd(scroller, content, jump) {
   const distance = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
   const empty = () => content.childElementCount === 0;
   const toEnd = () => {
-    following = true;
+    follow(true);
     scroller.scrollTop = empty() ? 0 : scroller.scrollHeight;
   };
+
+  /** @param {boolean} is */
+  const follow = (is) => {
+    following = is;
+    scroller.style.setProperty("overflow-anchor", is ? "none" : "auto"); // the end is kept in view anyway
+  };
+  follow(true);
 
   /** @param {boolean} shown */
   const offer = (shown) => {
@@ -275,8 +281,9 @@ export function followEnd(scroller, content, jump) {
     "scroll",
     () => {
       // Only the reader scrolls up; content that grows or shrinks moves the end instead.
-      if (scroller.scrollTop < top && distance() > NEAR) following = false;
-      if (distance() <= NEAR) following = true;
+      const left = distance();
+      if (left <= NEAR) follow(true);
+      else if (scroller.scrollTop < top) follow(false);
       top = scroller.scrollTop;
       offer(!following && !empty());
     },

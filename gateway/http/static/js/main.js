@@ -13,8 +13,9 @@ import { t } from "./language.js";
 import { followEnd, LogView } from "./log-view.js";
 import { comingLine, exampleQuestions, picker } from "./offered.js";
 import { filesOfConversations, Sidebar } from "./sidebar.js";
-import { keepPage, remembered, storageOf } from "./storage.js";
+import { remembered, storageOf } from "./storage.js";
 import { isOver } from "./turn.js";
+import { keepPage } from "./workers.js";
 
 /** @typedef {import("./turn.js").Turn} Turn */
 
@@ -129,7 +130,7 @@ const view = new LogView(
   { log: byId("log"), scroller: byId("scroller"), welcome: byId("welcome"), status: byId("status") },
   {
     context,
-    versions: (turn) => chats.current.tree.versions(turn),
+    versions: () => chats.current.tree.branchVersions,
     onretry: (turn) => asked(() => chats.current.retry(turn, models.value())),
     onedit: (turn, question) => asked(() => chats.current.edit(turn, question, models.value())),
     onwalk: (turn, step) => chats.current.walk(turn, step),

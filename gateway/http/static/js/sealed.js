@@ -2,71 +2,66 @@
 
 import { patch, styled } from "./dom.js";
 import { t } from "./language.js";
+import { startHighlighter } from "./workers.js";
 
-/** Language file -> the names it goes by. @type {Record<string, string[]>} */
-const FILES = {
-  bash: ["sh", "shell", "zsh", "console"],
-  c: ["h"],
-  cpp: ["c++", "cc", "hpp", "cuda"],
-  css: [],
-  diff: ["patch"],
-  dockerfile: ["docker"],
-  go: ["golang"],
-  http: [],
-  ini: ["toml", "conf"],
-  java: [],
-  javascript: ["js", "jsx", "mjs"],
-  json: ["jsonc"],
-  lua: [],
-  makefile: ["make"],
-  markdown: ["md"],
-  python: ["py"],
-  rust: ["rs"],
-  sql: [],
-  typescript: ["ts", "tsx"],
-  xml: ["html", "svg"],
-  yaml: ["yml"],
-};
-
-const FILE_OF = new Map(Object.entries(FILES).flatMap(([file, names]) => [file, ...names].map((name) => [name, file])));
-
-/** Longer blocks stay plain: colouring them would hold up the page. */
+/** Longer blocks stay plain: colouring them would keep the page's worker from others for seconds. */
 const MAX_CODE = 50_000;
+
+/** An attribute of those that have their colours. */
+const COLOURED = "data-coloured";
+
+/** @typedef {{ code: Element, source: string, done: () => void }} Uncoloured */
+/** Blocks that wait for their colours, by the number that the worker knows them by. @type {Map<number, Uncoloured>} */
+const waiting = new Map();
+let asked = 0;
+/** @type {Worker | undefined} */
+let worker;
 
 /** Colour blocks of code. @param {Element} block a sealed element of an answer */
 export function highlightWithin(block) {
   for (const code of block.querySelectorAll("pre > code")) highlight(code);
 }
 
-/** Colour a `code` element, if its language is known and it has no colours yet. @param {Element} code */
-export async function highlight(code) {
-  const name = code.className.replace("language-", "").toLowerCase();
-  const file = FILE_OF.get(name);
+/**
+ * Colour a `code` element, if its language is known and it has no colours yet. The colours are found in a worker, and
+ * come part by part: a long block at once would hold up the page.
+ *
+ * @param {Element} code
+ * @returns {Promise<void>} settled once it has its colours, or stays as it is
+ */
+export function highlight(code) {
+  const language = code.className.replace("language-", "").toLowerCase();
   const source = code.textContent ?? "";
-  if (!file || code.firstElementChild || source.length > MAX_CODE) return;
-  const [{ default: highlighter }, { default: language }] = await Promise.all([
-    import("../vendor/highlight/core.js"),
-    import(`../vendor/highlight/languages/${file}.js`),
-  ]);
-  if (!highlighter.getLanguage(file)) highlighter.registerLanguage(file, language);
-  const { _emitter: tree } = highlighter.highlight(source, { language: file, ignoreIllegals: true });
-  // A later rendering may have replaced the text in the meantime.
-  if (code.textContent === source) patch(code, tree.root.children.map(node));
+  if (!language || code.hasAttribute(COLOURED) || source.length > MAX_CODE) return Promise.resolve();
+  worker ??= highlighter();
+  worker.postMessage({ number: (asked += 1), language, source });
+  return new Promise((done) => waiting.set(asked, { code, source, done }));
+}
+
+function highlighter() {
+  const started = startHighlighter();
+  started.onmessage = async ({ data: { number, parts } }) => {
+    const { code, source, done } = /** @type {Uncoloured} */ (waiting.get(number));
+    waiting.delete(number);
+    if (parts) await colour(code, source, parts);
+    done();
+  };
+  return started;
 }
 
 /**
- * A node of the highlighter's tree, with the classes that its CSS has.
- *
- * @param {any} given
- * @returns {import("./markdown/nodes.js").Node}
+ * @param {Element} code
+ * @param {string} source
+ * @param {import("./markdown/nodes.js").Element[]} parts
  */
-function node(given) {
-  if (typeof given === "string") return { text: given };
-  const [first, ...others] = given.scope.split(".");
-  const names = given.scope.startsWith("language:")
-    ? [given.scope.replace("language:", "language-")]
-    : [`hljs-${first}`, ...others.map((/** @type {string} */ name, /** @type {number} */ index) => name + "_".repeat(index + 1))];
-  return { tag: "span", attributes: { class: names.join(" ") }, children: given.children.map(node) };
+async function colour(code, source, parts) {
+  for (const [index, wanted] of parts.entries()) {
+    if (index > 0) await new Promise((resolve) => setTimeout(resolve));
+    // A later rendering may have replaced the text in the meantime.
+    if (code.textContent !== source) return;
+    patch(code.children[index], wanted.children);
+  }
+  code.setAttribute(COLOURED, "");
 }
 
 /** Limits for what a formula may ask for: macros that it expands, ems of its largest piece. */

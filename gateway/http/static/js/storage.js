@@ -1,4 +1,4 @@
-/** What the browser keeps: small strings for a tab or for all of them, databases (IndexedDB), and the page itself. */
+/** What the browser keeps: small strings for a tab or for all of them, and databases (IndexedDB). */
 
 /**
  * A storage of the browser, or one that lasts as long as the page where the browser refuses its own.
@@ -75,18 +75,3 @@ export const done = (request) =>
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
   });
-
-const WORKER = "service-worker.js";
-let asked = false;
-
-/** Have the browser keep the page itself, so that it opens without the server. Browsers do so for HTTPS and loopback. */
-export function keepPage() {
-  if (asked || !navigator.serviceWorker) return;
-  asked = true;
-  /** @type {{createScriptURL: () => any}} */
-  const rules = { createScriptURL: () => WORKER };
-  // The only policy that pages of this server may have: it knows one address. Not every browser has such types.
-  const policy = /** @type {any} */ (globalThis).trustedTypes?.createPolicy("roundhouse-worker", rules) ?? rules;
-  // Where the browser refuses, as in some private windows, the page needs its server as ever.
-  navigator.serviceWorker.register(policy.createScriptURL(""), { updateViaCache: "none" }).catch(() => {});
-}

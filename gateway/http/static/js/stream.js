@@ -6,7 +6,7 @@
  * frame and patched into the page, node by node.
  */
 
-import { patch, patchText } from "./dom.js";
+import { patch } from "./dom.js";
 import { parse, referencesIn } from "./markdown/parser.js";
 import { levelsOf, nothing, sealLines, sealText, skeletonOf } from "./markdown/sealing.js";
 
@@ -82,6 +82,8 @@ export class StreamRenderer {
 
   /** Show now what `update` was given. */
   flush() {
+    const table = this.seal.path.at(-1)?.kind === "table" && this.#parents(this.seal).at(-1)?.closest("table");
+    if (table) keepColumns(table); // before anything changes, as it reads what is laid out
     const text = normalised(this.text);
     do {
       this.shown = Math.min(this.shown + STEP, text.length);
@@ -124,11 +126,7 @@ export class StreamRenderer {
     const parents = this.#parents(seal);
     const depth = seal.path.length;
     levels.slice(0, -1).forEach((level, index) => patch(parents[index], level, sealedAt(seal, index) + 1));
-    const open = seal.path.at(-1);
-    const [parent, innermost] = [parents[depth], levels[depth]];
-    if (open?.kind === "code" && parent.firstChild instanceof Text) {
-      patchText(parent.firstChild, innermost[0] && "text" in innermost[0] ? innermost[0].text : "", open.sealed);
-    } else patch(parent, innermost, sealedAt(seal, depth));
+    patch(parents[depth], levels[depth], sealedAt(seal, depth));
   }
 
   /** The elements that have the sealed children: the container, and each open element. @param {Seal} seal */
@@ -161,3 +159,55 @@ const sealedAt = (seal, level) => (level === 0 ? seal.sealed : seal.path[level -
 
 /** Line ends as the parser counts them. @param {string} source */
 const normalised = (source) => (source.includes("\r") ? source.replace(/\r\n?/g, "\n") : source);
+
+/** Rows of a table from which on its columns keep their widths. */
+const LONG = 64;
+
+/** @type {WeakMap<HTMLTableElement, { rows: number, width: number }>} rows that were looked at, and the table's room */
+const kept = new WeakMap();
+
+const observer = new ResizeObserver((seen) => {
+  for (const { target } of seen) {
+    const table = /** @type {HTMLTableElement} */ (target.firstElementChild);
+    if (kept.get(table)?.width !== target.clientWidth) release(table);
+  }
+});
+
+/**
+ * Let the columns of a long table that grows keep their widths, until a cell has no room in them, or the page another
+ * width: to find them, a browser measures every cell whenever a row comes.
+ *
+ * @param {HTMLTableElement} table
+ */
+function keepColumns(table) {
+  const { rows, parentElement: room } = table;
+  if (rows.length < LONG || !room?.clientWidth) return;
+  const before = kept.get(table);
+  if (before && !overflows(rows, before.rows)) {
+    before.rows = rows.length;
+    return;
+  }
+  release(table);
+  const cells = [...rows[0].cells];
+  const widths = cells.map((cell) => cell.getBoundingClientRect().width);
+  cells.forEach((cell, column) => (cell.style.width = `${widths[column]}px`));
+  table.style.width = `${table.getBoundingClientRect().width}px`;
+  table.style.tableLayout = "fixed";
+  kept.set(table, { rows: rows.length, width: room.clientWidth });
+  observer.observe(room);
+}
+
+/** @param {HTMLTableElement} table */
+function release(table) {
+  kept.delete(table);
+  if (table.parentElement) observer.unobserve(table.parentElement);
+  for (const styled of [table, ...table.rows[0].cells]) styled.removeAttribute("style");
+}
+
+/** Whether a cell has no room, of the last row that was looked at, which may have grown, or a later one. */
+function overflows(/** @type {HTMLCollectionOf<HTMLTableRowElement>} */ rows, /** @type {number} */ seen) {
+  for (let index = seen - 1; index < rows.length; index += 1) {
+    if ([...rows[index].cells].some((cell) => cell.scrollWidth > cell.clientWidth + 1)) return true;
+  }
+  return false;
+}

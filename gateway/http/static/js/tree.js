@@ -40,11 +40,16 @@ export class Tree {
     return this.path(this.leaf);
   }
 
+  /** The last turn of the branch that is shown. */
+  get last() {
+    return this.turns.get(this.leaf ?? "");
+  }
+
   /** @param {string | null} id @returns {Turn[]} a turn and all that it follows, the first one first; none for null */
   path(id) {
     const found = [];
-    for (let turn = this.turns.get(id ?? ""); turn; turn = this.turns.get(turn.parent ?? "")) found.unshift(turn);
-    return found;
+    for (let turn = this.turns.get(id ?? ""); turn; turn = this.turns.get(turn.parent ?? "")) found.push(turn);
+    return found.reverse();
   }
 
   /** Add a turn, and show the branch that it ends. @param {Turn} turn */
@@ -63,7 +68,13 @@ export class Tree {
 
   /** @param {Turn} turn @returns {Turn[]} it and those asked in its place, but for attempts that failed without a word */
   versions(turn) {
-    return this.after(turn.parent).filter((one) => one.id === turn.id || one.text || one.status !== "failed");
+    return versionsAmong(turn, this.after(turn.parent));
+  }
+
+  /** @returns {Turn[][]} the versions of each turn of the branch that is shown */
+  get branchVersions() {
+    const after = Map.groupBy(this.turns.values(), ({ parent }) => parent);
+    return this.branch.map((turn) => versionsAmong(turn, after.get(turn.parent) ?? []));
   }
 
   /** Show a turn, and the branch to the turn behind it that was asked last. @param {Turn} turn */
@@ -77,6 +88,10 @@ export class Tree {
     }
   }
 }
+
+/** @param {Turn} turn @param {Turn[]} beside it, with it */
+const versionsAmong = (turn, beside) =>
+  beside.filter((one) => one.id === turn.id || one.text || one.status !== "failed");
 
 /**
  * A branch under ids of its own.

@@ -85,6 +85,10 @@ function textParts(text) {
   return [shown, toggle];
 }
 
+const THINKING = t("Thinking…");
+const STOPPING = t("Stopping…");
+const AWAY = t("The server cannot be reached. The question is sent when it is back.");
+
 /** The text of an answer. */
 export class AnswerText {
   constructor() {
@@ -101,14 +105,14 @@ export class AnswerText {
    * Show what has changed. Called often: what is expensive happens once per frame.
    *
    * @param {import("./turn.js").Turn} turn
-   * @param {boolean} [away] whether the server cannot be reached
+   * @param {() => boolean} [away] whether the server cannot be reached
    */
-  show(turn, away = false) {
+  show(turn, away = () => false) {
     const over = isOver(turn);
     if (over) this.stream.finish(turn.text);
     else this.stream.update(turn.text);
     this.waiting.hidden = over;
-    const waiting = away ? t("The server cannot be reached. The question is sent when it is back.") : t("Thinking…");
-    this.told.textContent = turn.stopping ? t("Stopping…") : turn.text ? "" : waiting;
+    const told = turn.stopping ? STOPPING : turn.text ? "" : away() ? AWAY : THINKING;
+    if (told !== this.told.textContent) this.told.textContent = told;
   }
 }

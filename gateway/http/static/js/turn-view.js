@@ -29,7 +29,7 @@ const REASONS = {
 };
 
 /** Turns at the end of a conversation that are always drawn. */
-const LAST = 20;
+const LAST = 4;
 /** How far from what is shown a turn is still near: a screen. */
 const MARGIN = "100%";
 
@@ -72,7 +72,7 @@ export class TurnView {
     const { turn } = this;
     const over = isOver(turn);
     this.element.dataset.status = turn.status;
-    this.text.show(turn, this.context.away());
+    this.text.show(turn, this.context.away);
     if (over || turn.route !== this.shownRoute) this.#showFoot();
     if (over) this.#showFailure();
   }
@@ -267,17 +267,23 @@ export class TurnPlace {
   #write() {
     const { question, attachments, text, status } = this.turn;
     const asked = question || attachments.map(({ name }) => name).join(", ");
-    const bubble = asked ? [el("p", { class: "folded", dir: "auto" }, asked)] : [];
     this.element.dataset.status = status;
-    this.element.replaceChildren(
-      el("div", { class: "question" }, heading(t("You")), ...bubble),
-      el("div", { class: "answer" }, heading(t("Answer")), el("div", { class: "plain", dir: "auto" }, text)),
-    );
+    this.element.replaceChildren(...FAR.map((part) => part.cloneNode(true)));
+    const [bubble, answer] = this.element.querySelectorAll("[dir]");
+    if (asked) bubble.textContent = asked;
+    else bubble.remove();
+    answer.textContent = text;
   }
 }
 
 /** @param {string} name */
 const heading = (name) => el("h2", { class: "visually-hidden" }, name);
+
+/** Question and answer of a turn that is far from view, to be copied: a long conversation has hundreds. */
+const FAR = [
+  el("div", { class: "question" }, heading(t("You")), el("p", { class: "folded", dir: "auto" })),
+  el("div", { class: "answer" }, heading(t("Answer")), el("div", { class: "plain", dir: "auto" })),
+];
 
 /** Draws the places of a conversation that are near what is shown, and folds those that no longer are. */
 export class Nearness {

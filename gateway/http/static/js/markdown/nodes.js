@@ -23,6 +23,7 @@
  */
 
 import { t } from "../language.js";
+import { inParts, PART } from "./parts.js";
 
 /**
  * Tokens that open an element of the same tag without attributes, but for those named here.
@@ -79,12 +80,16 @@ function leaf(token) {
   if (token.type === "hr") return block(token, element("hr", {}, []));
   if (token.type === "math") return block(token, math(token));
   const language = token.type === "fence" ? token.info.trim().split(/\s+/, 1)[0] : "";
-  const code = element("code", { class: `language-${language}` }, token.content ? [{ text: token.content }] : []);
+  const [from, to] = token.map ?? [0, 0];
+  const first = from + (token.type === "fence" ? 1 : 0);
+  const parts = inParts([{ text: token.content }]).map((part, index) => {
+    return { ...part, from: first + index * PART, to: first + (index + 1) * PART };
+  });
+  const code = element("code", { class: `language-${language}` }, parts);
   const button = element("button", { type: "button", class: "quiet", "data-action": "copy-code" }, [{ text: t("Copy") }]);
   const head = element("div", { class: "code-head" }, [element("span", {}, [{ text: language || t("text") }]), button]);
   const whole = element("div", { class: "code" }, [head, element("pre", { tabindex: "0" }, [code])]);
   const lines = token.content.split("\n").length - (token.content.endsWith("\n") || token.content === "" ? 1 : 0);
-  const [from, to] = token.map ?? [0, 0];
   return block(token, whole, { inner: code, closed: token.type === "code_block" || to - from > lines + 1 });
 }
 

@@ -19,7 +19,7 @@
  *
  * @typedef {object} Open an element that the text goes on in
  * @property {"list" | "item" | "quote" | "table" | "code" | "text"} kind
- * @property {number} sealed number of its children that are sealed; of a block of code: characters
+ * @property {number} sealed number of its children that are sealed
  * @property {string} skeleton
  * @property {number} width of an item: columns by which its further lines are indented
  * @property {number} from line in which it begins; -1 if that is sealed
@@ -130,12 +130,6 @@ function newest(seal, lines, parse) {
   const parent = path.at(-1);
   const last = children.at(-1);
   if (last === undefined) return { whole: seal, last, parent };
-  if (parent?.kind === "code") {
-    // The line that ends it is no part of its text.
-    if (lines.count !== last.text.split("\n").length) return { whole: seal, last, parent };
-    parent.sealed += last.text.length;
-    return { whole: { ...seal, start: seal.start + lines.rest, path }, last, parent };
-  }
   const rows = parent?.kind === "table";
   // An open element whose later siblings have come is one more.
   const more = children.length + (depth < seal.path.length ? 1 : 0) - (rows ? 0 : 1);
@@ -190,15 +184,14 @@ function openIn(node, path, lines) {
     /** @type {Block | null} */
     let remains = null;
     let line = at.to;
-    if (kind === "list" || kind === "item" || kind === "quote") {
-      remains = at.children.at(-1) ?? null;
+    if (kind === "list" || kind === "item" || kind === "quote" || (kind === "code" && !at.closed)) {
+      const { children } = at.inner ?? at;
+      remains = children.at(-1) ?? null;
       line = remains?.from ?? line;
-      open.sealed = at.children.length - 1;
+      open.sealed = children.length - 1;
     } else if (kind === "table" && rowsOf(at).length > 0) {
       open.sealed = rowsOf(at).length;
       line = rowsOf(at)[open.sealed - 1].to;
-    } else if (kind === "code" && !at.closed && at.inner.children.length > 0) {
-      open.sealed = at.inner.children[0].text.length;
     } else {
       break;
     }
@@ -335,11 +328,6 @@ class Lines {
     this.skeleton = skeleton.length;
     this.starts = [0];
     for (let at = this.text.indexOf("\n"); at >= 0; at = this.text.indexOf("\n", at + 1)) this.starts.push(at + 1);
-  }
-
-  /** Number of lines of the rest, the empty one after the last line's end included. */
-  get count() {
-    return this.starts.length - this.starts.findIndex((start) => start >= this.skeleton);
   }
 
   /** Position in the rest at which a line begins. @param {number} number */
