@@ -3,10 +3,11 @@
     XDG_DATA_HOME=... python -m bench.plan
 
 times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
-replica bears. Then the same requests, which come at random, are served by the engine, model and all, and by the
-planner's simulation. A machine that others share is not always as fast: a second engine's steps are timed in turns with
-each load, while the clock of the load stands still, and the load's cost is fitted to those; they also say what the next
-load is a share of. The models are this repository's and, if it was pulled, the catalogue's smallest.
+replica bears. Then the same requests, which come at random, are served by the engine, model and all, twice, and by the
+planner's simulation: how far two measurements are apart says how near a prediction can be. A machine that others share
+is not always as fast: a second engine's steps are timed in turns with each load, while the clock of the load stands
+still, and the load's cost is fitted to those; they also say what the next load is a share of. The models are this
+repository's and, if it was pulled, the catalogue's smallest.
 
 Seconds are by default those of the process' CPU, of which there is one thread: on a machine with other work they say
 what the engine needs, and waiting for the machine does not count. `--clock wall` counts that too, for a quiet machine.
@@ -69,6 +70,17 @@ class ServedTimes(msgspec.Struct, frozen=True):
     itl: Percentiles
     tokens_per_second: float
 
+    def beside(self, other: ServedTimes) -> dict[str, float]:
+        """Return how far each figure is from another's, relative to that."""
+        pairs = {
+            "TTFT p50": (self.ttft.p50, other.ttft.p50),
+            "TTFT p95": (self.ttft.p95, other.ttft.p95),
+            "ITL p50": (self.itl.p50, other.itl.p50),
+            "ITL p95": (self.itl.p95, other.itl.p95),
+            "tokens/s": (self.tokens_per_second, other.tokens_per_second),
+        }
+        return {name: own / theirs - 1 for name, (own, theirs) in pairs.items()}
+
 
 class PlanCell(msgspec.Struct, frozen=True):
     """One mix at one load."""
@@ -79,17 +91,8 @@ class PlanCell(msgspec.Struct, frozen=True):
     rate: float
     measured: ServedTimes
     predicted: ServedTimes
-
-    def errors(self) -> dict[str, float]:
-        """Return the relative distances of the predictions."""
-        pairs = {
-            "TTFT p50": (self.predicted.ttft.p50, self.measured.ttft.p50),
-            "TTFT p95": (self.predicted.ttft.p95, self.measured.ttft.p95),
-            "ITL p50": (self.predicted.itl.p50, self.measured.itl.p50),
-            "ITL p95": (self.predicted.itl.p95, self.measured.itl.p95),
-            "tokens/s": (self.predicted.tokens_per_second, self.measured.tokens_per_second),
-        }
-        return {name: predicted / measured - 1 for name, (predicted, measured) in pairs.items()}
+    again: ServedTimes
+    """The same requests, served a second time."""
 
 
 class PlanModel(msgspec.Struct, frozen=True):
@@ -241,7 +244,9 @@ def measure(name: str, model: Path, *, clock: Clock, requests: int, load_seconds
             probed = ProbedEngine.of(msgspec.structs.replace(first, steps=timed))
             result = replay(arrivals, CONFIG, probed.cost, AIMS, context=probed.context)
             predicted = ServedTimes(result.ttft, result.itl, result.tokens_per_second)
-            cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted))
+            again, more = engine.serve(arrivals)
+            steps += more
+            cells.append(PlanCell(mix, label, len(arrivals), rate or 0.0, times, predicted, again))
             print(f"{name}, {mix}, {label}: {_line(cells[-1])}", flush=True)
     probed = ProbedEngine.of(msgspec.structs.replace(first, steps=steps))
     pace = probed.cost.pace
@@ -252,15 +257,17 @@ def measure(name: str, model: Path, *, clock: Clock, requests: int, load_seconds
 
 def markdown(result: PlanResult) -> str:
     seconds = "of the process' CPU" if result.clock == "cpu" else "of the clock"
-    errors = [error for model in result.models for cell in model.cells for error in cell.errors().values()]
-    within = sum(abs(error) <= WITHIN for error in errors)
+    cells = [cell for model in result.models for cell in model.cells]
+    predicted = [cell.predicted.beside(cell.measured) for cell in cells]
+    repeated = [cell.again.beside(cell.measured) for cell in cells]
     lines = [
         "# What the planner predicts",
         "",
         f"An engine with one thread beside the planner's simulation of it; seconds {seconds}. *Load* is the rate over "
         "the largest one that the bounds give, with requests that come at random; *all at once* is saturation. "
-        "Each cell: measured, and how far the prediction is from it. A fifth of the requests warms up and does not "
-        f"count. {within} of {len(errors)} predictions are within {WITHIN:.0%}. Made by `python -m bench.plan`.",
+        "Each cell: measured, and how far from it are the prediction and a second measurement of the same requests. "
+        f"A fifth of the requests warms up and does not count. {_within(predicted)} predictions are within "
+        f"{WITHIN:.0%}, and {_within(repeated)} second measurements. Made by `python -m bench.plan`.",
     ]
     for model in result.models:
         probed = model.probed
@@ -293,8 +300,15 @@ def markdown(result: PlanResult) -> str:
     return "\n".join(lines)
 
 
+def _within(distances: Sequence[dict[str, float]]) -> str:
+    """Say how many distances are as small as they should be."""
+    values = [value for each in distances for value in each.values()]
+    return f"{sum(abs(value) <= WITHIN for value in values)} of {len(values)}"
+
+
 def _line(cell: PlanCell) -> str:
-    served, errors = cell.measured, cell.errors()
+    served, errors = cell.measured, cell.predicted.beside(cell.measured)
+    repeated = cell.again.beside(served)
     measured = {
         "TTFT p50": f"{served.ttft.p50 * 1e3:,.1f}",
         "TTFT p95": f"{served.ttft.p95 * 1e3:,.1f}",
@@ -302,7 +316,7 @@ def _line(cell: PlanCell) -> str:
         "ITL p95": f"{served.itl.p95 * 1e3:,.2f}",
         "tokens/s": f"{served.tokens_per_second:,.0f}",
     }
-    cells = (f"{measured[name]} ({error:+.0%})" for name, error in errors.items())
+    cells = (f"{measured[name]} ({error:+.0%}, again {repeated[name]:+.0%})" for name, error in errors.items())
     return f"{cell.mix} | {cell.load} | {cell.rate:.2f} | {' | '.join(cells)}"
 
 
