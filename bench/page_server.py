@@ -22,7 +22,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.config.settings import demo_settings
 from gateway.engines.arrival import ArrivalState
 from gateway.http import page
-from gateway.ws.socket import FRAME
 
 TOKEN = 4
 """Characters of a token."""
@@ -97,6 +96,7 @@ class PageServer:
 
         await send({"type": "response.created", "response": {"id": f"resp_{lane}"}})
         await send(ROUTE)
+        window = self.app.state.gateway.settings.turns.coalesce_window
         begun, sent, tokens = time.perf_counter(), 0, -(-len(self.text) // TOKEN)
         while sent < tokens:
             # Not a pause after the one before: a busy machine would add to each.
@@ -104,6 +104,6 @@ class PageServer:
             there = min(tokens, 1 + int((time.perf_counter() - begun) * self.rate))
             await send({"type": "response.output_text.delta", "delta": self.text[sent * TOKEN : there * TOKEN]})
             sent = there
-            await asyncio.sleep(FRAME)  # as the gateway does
+            await asyncio.sleep(window)  # as the gateway does
         response = {"id": f"resp_{lane}", "status": "completed", "usage": USAGE}
         await send({"type": "response.completed", "response": response})

@@ -133,7 +133,10 @@ class TurnSettings(Section, frozen=True):
     ] = 2.0
     max_concurrent_per_connection: Annotated[Positive, Meta(description="Most running turns of one WebSocket.")] = 32
     coalesce_window: Annotated[
-        float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")
+        float,
+        Meta(
+            ge=0, le=1, description="Seconds in which deltas merge for pages, and while a client or the loop is behind."
+        ),
     ] = 0.03
     queue_timeout: Annotated[
         Seconds | None,

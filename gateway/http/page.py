@@ -3,7 +3,7 @@ this server at `/ui/config.json`.
 
 Mount by adding `routes` to the application's routes. Everything the page needs comes from here: its policy allows no
 other host, no inline script or style, and no string to become HTML; the one policy of trusted types makes the workers'
-address.
+addresses.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _TYPES = {
 }
 _ANY_DIGEST = re.compile(r"[0-9a-f]{16}/")
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
-_LATER = re.compile(r'(?:\b(?:import|styled)\(|\), )"(\.[^"]+)"(?=\))')
-"""What a module loads when it is needed, alone or with a style sheet."""
+_LATER = re.compile(r'(?:\b(?:import|styled|new URL)\(|\), )"(\.[^"]+)"(?=\)|, import\.meta\.url\))')
+"""What a module loads when it is needed, alone or with a style sheet, and its worker."""
 _NAMED = re.compile(r'"static/(?:[0-9a-f]{16}/)?([^"]+)"')
 _DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*$", re.MULTILINE | re.DOTALL)
 """A comment that has its lines for itself."""

@@ -38,8 +38,6 @@ MAX_CANCELS = 16
 """Responses that may be looked up at once to be cancelled; with more, the client is not read."""
 MAX_OWN = 32
 """Most turns that a connection may continue although they are not stored; the oldest are forgotten first."""
-FRAME = 1 / 60
-"""Seconds between two batches of news to a page. A screen shows no more, and each message costs its browser a task."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that sending a close frame may take."""
 
@@ -75,7 +73,7 @@ class SocketConnection:
         self._metrics = metrics
         self._send_timeout = server.send_timeout
         self._coalesce = settings.turns.coalesce_window
-        self._frame = FRAME if ticket_of(socket) is not None and codec.extensions else 0.0
+        self._page = ticket_of(socket) is not None
         self._session = Session(codec, limits, self._loop.time())
         self._viewers: dict[int, Viewer] = {}
         """Viewers of the turns that are shown, by subscription."""
@@ -215,9 +213,10 @@ class SocketConnection:
                 if self._closing is not None:
                     await self._close(self._closing.code, self._closing.reason)
                     return
-                # What comes in the meantime goes together: less work for a client that cannot keep up.
-                if pause := self._frame or (self._coalesce if behind else 0.0):
-                    await asyncio.sleep(pause)
+                if behind or self._page:
+                    # What comes in the meantime goes together: less work for a client that cannot keep up, and for a
+                    # browser, which each message costs a task.
+                    await asyncio.sleep(self._coalesce)
         except SlowConsumer:
             self._metrics.connections.slow_consumer()
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")

@@ -108,7 +108,7 @@ async def test_the_worker_names_its_release_and_all_that_the_page_may_load() -> 
         assert release["digest"] == page.FILES.digest
         files = set(release["files"])
         assert {"js/main.js", "js/settings-dialog.js", "css/comparison.css", "css/dialog-lists.css"} <= files
-        assert {"js/prompts-dialog.js", "languages/de/answers.js"} <= files
+        assert {"js/prompts-dialog.js", "js/highlighter.js", "languages/de/answers.js"} <= files
         assert {name for name in files if name.startswith("vendor/")} == {"vendor/markdown-it/markdown-it.js"}
         assert not {name for name in files if name.startswith(("admin/", "console/"))}
         for name in files:

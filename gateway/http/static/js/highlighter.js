@@ -2,7 +2,7 @@
  * A worker that finds the colours of code, so that the page is not held up.
  *
  * It is sent `{number, language, source}`, and answers `{number, parts}`: what a block's element should have as children,
- * null if nobody knows the language.
+ * none if nobody knows the language, null if what knows it cannot be fetched.
  */
 
 import { inParts } from "./markdown/parts.js";
@@ -36,14 +36,13 @@ const FILE_OF = new Map(Object.entries(FILES).flatMap(([file, names]) => [file, 
 
 /** @param {MessageEvent<{ number: number, language: string, source: string }>} event */
 onmessage = async ({ data: { number, language, source } }) => {
-  // Where a library cannot be fetched, code stays plain.
   postMessage({ number, parts: await coloured(language, source).catch(() => null) });
 };
 
 /** @param {string} language @param {string} source */
 async function coloured(language, source) {
   const file = FILE_OF.get(language);
-  if (!file) return null;
+  if (!file) return [];
   const [{ default: highlighter }, { default: rules }] = await Promise.all([
     import("../vendor/highlight/core.js"),
     import(`../vendor/highlight/languages/${file}.js`),

@@ -29,22 +29,30 @@ export function highlightWithin(block) {
  * @param {Element} code
  * @returns {Promise<void>} settled once it has its colours, or stays as it is
  */
-export function highlight(code) {
+export async function highlight(code) {
   const language = code.className.replace("language-", "").toLowerCase();
   const source = code.textContent ?? "";
-  if (!language || code.hasAttribute(COLOURED) || source.length > MAX_CODE) return Promise.resolve();
+  if (!language || code.hasAttribute(COLOURED) || source.length > MAX_CODE) return;
   worker ??= highlighter();
-  worker.postMessage({ number: (asked += 1), language, source });
-  return new Promise((done) => waiting.set(asked, { code, source, done }));
+  const number = (asked += 1);
+  worker.postMessage({ number, language, source });
+  await new Promise((done) => waiting.set(number, { code, source, done: () => done(null) }));
 }
 
 function highlighter() {
   const started = startHighlighter();
   started.onmessage = async ({ data: { number, parts } }) => {
-    const { code, source, done } = /** @type {Uncoloured} */ (waiting.get(number));
+    const found = waiting.get(number);
+    if (!found) return;
     waiting.delete(number);
-    if (parts) await colour(code, source, parts);
-    done();
+    if (parts) await colour(found.code, found.source, parts);
+    found.done();
+  };
+  // It could not be loaded: blocks stay plain, and the next one tries again.
+  started.onerror = () => {
+    worker = undefined;
+    for (const { done } of waiting.values()) done();
+    waiting.clear();
   };
   return started;
 }
@@ -155,6 +163,7 @@ export function copiesSources(element) {
     /** @type {NodeListOf<HTMLElement>} */
     const formulas = part.querySelectorAll("[data-source]");
     if (formulas.length === 0) return;
+    for (const code of part.querySelectorAll("pre > code")) code.textContent = code.textContent; // no parts out of sight
     for (const formula of formulas) formula.replaceChildren(formula.dataset.source ?? "");
     event.clipboardData?.setData("text/plain", textOf(part));
     event.preventDefault();

@@ -90,6 +90,8 @@ export class StreamRenderer {
       this.#seal(text.slice(0, this.shown));
     } while (this.shown < text.length);
     this.#show(text.slice(this.seal.start), this.seal);
+    const within = this.#parents(this.seal).at(-1) ?? null;
+    if (table && (this.finished !== null || !table.contains(within))) releaseColumns(table);
   }
 
   /**
@@ -169,13 +171,13 @@ const kept = new WeakMap();
 const observer = new ResizeObserver((seen) => {
   for (const { target } of seen) {
     const table = /** @type {HTMLTableElement} */ (target.firstElementChild);
-    if (kept.get(table)?.width !== target.clientWidth) release(table);
+    if (kept.get(table)?.width !== target.clientWidth) releaseColumns(table);
   }
 });
 
 /**
- * Let the columns of a long table that grows keep their widths, until a cell has no room in them, or the page another
- * width: to find them, a browser measures every cell whenever a row comes.
+ * Let the columns of a long table keep their widths while it grows, until a cell has no room in them, or the page
+ * another width: to find them, a browser measures every cell whenever a row comes.
  *
  * @param {HTMLTableElement} table
  */
@@ -187,7 +189,7 @@ function keepColumns(table) {
     before.rows = rows.length;
     return;
   }
-  release(table);
+  releaseColumns(table);
   const cells = [...rows[0].cells];
   const widths = cells.map((cell) => cell.getBoundingClientRect().width);
   cells.forEach((cell, column) => (cell.style.width = `${widths[column]}px`));
@@ -198,7 +200,7 @@ function keepColumns(table) {
 }
 
 /** @param {HTMLTableElement} table */
-function release(table) {
+function releaseColumns(table) {
   kept.delete(table);
   if (table.parentElement) observer.unobserve(table.parentElement);
   for (const styled of [table, ...table.rows[0].cells]) styled.removeAttribute("style");

@@ -3,7 +3,7 @@
 /** @type {Record<string, string>} */
 const ADDRESSES = {
   page: "service-worker.js", // beside the page: a service worker answers for addresses below its own only
-  colours: new URL("highlighter.js", import.meta.url).href,
+  colours: new URL("./highlighter.js", import.meta.url).href,
 };
 
 /** @type {{ createScriptURL: (name: string) => any }} */

@@ -23,7 +23,7 @@
  */
 
 import { t } from "../language.js";
-import { inParts, PART } from "./parts.js";
+import { inParts } from "./parts.js";
 
 /**
  * Tokens that open an element of the same tag without attributes, but for those named here.
@@ -81,9 +81,12 @@ function leaf(token) {
   if (token.type === "math") return block(token, math(token));
   const language = token.type === "fence" ? token.info.trim().split(/\s+/, 1)[0] : "";
   const [from, to] = token.map ?? [0, 0];
-  const first = from + (token.type === "fence" ? 1 : 0);
-  const parts = inParts([{ text: token.content }]).map((part, index) => {
-    return { ...part, from: first + index * PART, to: first + (index + 1) * PART };
+  let line = from + (token.type === "fence" ? 1 : 0);
+  const parts = inParts([{ text: token.content }]).map((part) => {
+    const [{ text }] = /** @type {Text[]} */ (part.children);
+    const begins = line;
+    line += text.split("\n").length - 1;
+    return { ...part, from: begins, to: line };
   });
   const code = element("code", { class: `language-${language}` }, parts);
   const button = element("button", { type: "button", class: "quiet", "data-action": "copy-code" }, [{ text: t("Copy") }]);

@@ -1,13 +1,14 @@
 /**
- * The text of a block of code in parts of so many lines each. Each is an element, which the browser lays out once, and
- * not at all while it is out of sight.
+ * The text of a block of code in parts of some lines each. Each is an element, which the browser lays out once, and not
+ * at all while it is out of sight.
  *
  * @typedef {import("./nodes.js").Node} Node
  * @typedef {import("./nodes.js").Element} Element
  */
 
-/** Lines of a part. */
-export const PART = 32;
+/** A part ends with this line of it, or with the one that has this character of it. */
+const LINES = 32;
+const CHARACTERS = 2048;
 
 /**
  * @param {Node[]} nodes texts, and elements that colour them
@@ -16,32 +17,41 @@ export const PART = 32;
 export function inParts(nodes) {
   /** @type {Element[]} */
   const parts = [];
-  let lines = PART;
+  let full = true;
+  let lines = 0;
+  let characters = 0;
   /** The last part, and the elements of it that what comes next is in. @type {Element[]} */
-  let open = [];
+  let open = [part()];
 
   const begin = () => {
-    lines = 0;
+    full = false;
+    lines = characters = 0;
     open = [part(), ...open.slice(1).map((element) => ({ ...element, children: [] }))];
     open.slice(1).forEach((element, depth) => open[depth].children.push(element));
     parts.push(open[0]);
   };
+  /** @param {string} line or a piece of one */
+  const addText = (line) => {
+    if (full) begin();
+    const { children } = open[open.length - 1];
+    const last = children.at(-1);
+    if (last && "text" in last) last.text += line;
+    else children.push({ text: line });
+    characters += line.length;
+    if (!line.endsWith("\n")) return;
+    lines += 1;
+    full = lines === LINES || characters >= CHARACTERS;
+  };
   /** @param {Node} node */
   const add = (node) => {
     if ("text" in node) {
-      for (let at = 0; at < node.text.length; ) {
-        if (lines === PART) begin();
-        const end = endOfLines(node.text, at, PART - lines);
-        open[open.length - 1].children.push({ text: node.text.slice(at, end.at) });
-        ({ at } = end);
-        lines += end.lines;
-      }
+      node.text.split(/(?<=\n)/).filter(Boolean).forEach(addText);
       return;
     }
-    if (lines === PART) begin();
     const element = { ...node, children: [] };
-    open[open.length - 1].children.push(element);
     open.push(element);
+    // Where a part is full, the next one begins with the element's text, if it has any.
+    if (!full) open[open.length - 2].children.push(element);
     node.children.forEach(add);
     open.pop();
   };
@@ -51,19 +61,3 @@ export function inParts(nodes) {
 
 /** @returns {Element} */
 const part = () => ({ tag: "span", attributes: { class: "part" }, children: [] });
-
-/**
- * @param {string} text
- * @param {number} from
- * @param {number} count
- * @returns {{ at: number, lines: number }} the position behind so many lines, or of the end, and how many ended there
- */
-function endOfLines(text, from, count) {
-  let at = from;
-  for (let lines = 0; lines < count; lines += 1) {
-    const end = text.indexOf("\n", at);
-    if (end < 0) return { at: text.length, lines };
-    at = end + 1;
-  }
-  return { at, lines: count };
-}

@@ -184,8 +184,10 @@ function openIn(node, path, lines) {
     /** @type {Block | null} */
     let remains = null;
     let line = at.to;
-    if (kind === "list" || kind === "item" || kind === "quote" || (kind === "code" && !at.closed)) {
-      const { children } = at.inner ?? at;
+    /** @type {Block[]} */
+    const children = at.inner?.children ?? at.children;
+    const growing = kind === "code" ? !at.closed && children.length > 0 : kind !== "table" && kind !== "text";
+    if (growing) {
       remains = children.at(-1) ?? null;
       line = remains?.from ?? line;
       open.sealed = children.length - 1;
