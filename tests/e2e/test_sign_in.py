@@ -20,7 +20,7 @@ ADMIN = re.compile("/admin/")
 
 
 def test_serve_prints_an_address_that_signs_in_once_and_makes_more(browser: Browser) -> None:
-    """What it has signed in is signed out by a page that needs no script."""
+    """What it has signed in is signed out by a page that needs no script, and that the chat page leads to."""
     running = Installation(tiers=["small"])
     try:
         said = running.wait_said("/auth/link")
@@ -34,7 +34,9 @@ def test_serve_prints_an_address_that_signs_in_once_and_makes_more(browser: Brow
             [cookie] = tab.context.cookies()
             assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Lax", "/")
             assert cookie["value"] not in page.evaluate(KEPT)
-            page.goto("/auth/sign-in")
+            page.goto("/")
+            page.get_by_text("Connected").click()
+            page.get_by_role("link", name="sign out").click()
             page.get_by_role("button", name="Sign out").click()
             expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
             assert page.evaluate(ME)[0] == 401

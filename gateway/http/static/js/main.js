@@ -336,6 +336,7 @@ async function start() {
   context.tiers = config.tiers;
   showComing(config);
   signedIn = config.signed_in;
+  if (signedIn) byId("sign-in").textContent = t("Signed in: see as whom, or sign out");
   if (!key.get() && config.key) key.set(config.key);
   ({ comments } = config);
   view.showRatings();

@@ -50,6 +50,7 @@ function highlighter() {
   };
   // It could not be loaded: blocks stay plain, and the next one tries again.
   started.onerror = () => {
+    started.terminate();
     worker = undefined;
     for (const { done } of waiting.values()) done();
     waiting.clear();

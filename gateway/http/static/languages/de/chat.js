@@ -43,6 +43,7 @@ export default {
   "Share this conversation, encrypted": "Diesen Chat verschlüsselt teilen",
   "Shift": "Umschalt",
   "Sign in without a key": "Ohne Schlüssel anmelden",
+  "Signed in: see as whom, or sign out": "Angemeldet: ansehen als wer, oder abmelden",
   "Summarise the oldest turns": "Älteste Beiträge zusammenfassen",
   "Switch to dark": "Dunkles Design einschalten",
   "Tell me a joke.": "Erzähl mir einen Witz.",
