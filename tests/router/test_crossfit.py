@@ -89,9 +89,11 @@ def test_a_model_without_embeddings_has_none_and_is_a_file_like_others() -> None
     model = SuccessModel.read(content)
     assert model.metadata.embedding == "" and model.arrays["components"].shape == (0, 0)
     found = by_model(model, features(TEXTS), examples(embedded=False), RULE)
-    assert found.outlooks[0].source is ValueSource.LEARNT
+    # Of what it has learnt from, the strangest one in a hundred or so is not familiar: which one, rounding decides.
+    learnt = [each for each in found.outlooks if each.source is ValueSource.LEARNT]
+    assert len(learnt) > 0.9 * len(found.outlooks)
     # All prompts and answers are equally long.
-    assert found.outlooks[0].costs == pytest.approx(COSTS)
+    assert learnt[0].costs == pytest.approx(COSTS)
     assert content == fit(examples(embedded=False), trained_on="made up", embedding="")
 
 
