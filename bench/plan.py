@@ -1,6 +1,6 @@
 """What `roundhouse plan` predicts beside what an engine does: TTFT, ITL and saturation, at several loads and mixes.
 
-    XDG_DATA_HOME=... python -m bench.plan
+    XDG_DATA_HOME=... python -m bench.plan      results in bench/results/plan.md (fifty minutes)
 
 times the steps of an engine as `roundhouse plan probe` does, fits a cost, and asks the planner for the rate that a
 replica bears. Then the same requests, which come at random, are served by the engine, model and all, twice, and by the

@@ -30,7 +30,7 @@ from gateway.ws.socket import CLOSE_TIMEOUT, SocketConnection, ticket_of
 
 
 class SocketConnections:
-    """The open ones, by tenant."""
+    """The WebSockets that are open."""
 
     def __init__(
         self,

@@ -249,8 +249,11 @@ def test_the_chat_page_needs_no_key_then(browser: Browser, served: Served) -> No
         expect(dialog).to_be_hidden()
         ask(page, "hello")
         answered(page)
+        page.locator("#connection").click()
+        expect(dialog.get_by_role("link", name="Signed in: see as whom, or sign out")).to_be_visible()
         page.evaluate("fetch('/auth/sign-out', { method: 'POST' })")
         expect(dialog).to_contain_text("You are not signed in any more.")
+        expect(dialog.get_by_role("link", name="Sign in without a key")).to_be_visible()
 
 
 def test_a_german_browser_signs_in_in_german(browser: Browser, served: Served) -> None:

@@ -31,7 +31,7 @@ const FULL = new Set(["leave-out", "summarise", "anew"]);
 export class LogView {
   /**
    * @param {{log: HTMLElement, scroller: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
-   * @param {{context: Context, versions: () => Turn[][], onretry: (turn: Turn) => void,
+   * @param {{context: Context, versions: () => Map<Turn, Turn[]>, onretry: (turn: Turn) => void,
    *   onedit: (turn: Turn, question: string) => void, onwalk: (turn: Turn, step: number) => void,
    *   onrate: (turn: Turn, rating: import("./turn.js").Rating) => Promise<boolean>,
    *   onfork: (turn: Turn) => void, onfull: (turn: Turn, way: Way) => void,
@@ -103,10 +103,9 @@ export class LogView {
       this.log.append(place.element);
       this.nearness.observer.observe(place.element);
     }
-    this.versions().forEach((versions, index) => {
-      const turn = turns[index];
+    for (const [turn, versions] of this.versions()) {
       this.places.get(turn)?.setVersion(versions.indexOf(turn) + 1, versions.length);
-    });
+    }
     this.nearness.settle();
     this.welcome.hidden = turns.length > 0;
     this.#say(turns.at(-1));
@@ -255,7 +254,7 @@ function sayOn(button, said) {
  * @returns {{toEnd: () => void}}
  */
 export function followEnd(scroller, content, jump) {
-  let following = true;
+  let following = false;
   let top = 0;
   const distance = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
   const empty = () => content.childElementCount === 0;
@@ -266,6 +265,7 @@ export function followEnd(scroller, content, jump) {
 
   /** @param {boolean} is */
   const follow = (is) => {
+    if (is === following) return;
     following = is;
     scroller.style.setProperty("overflow-anchor", is ? "none" : "auto"); // the end is kept in view anyway
   };

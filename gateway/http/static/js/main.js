@@ -66,7 +66,7 @@ const context = {
   oldest: (turn) => chats.current.oldest(turn),
 };
 
-const askForKey = keyDialog(
+const showKeyDialog = keyDialog(
   { dialog: byId("key-dialog"), input: byId("key"), error: byId("key-error") },
   {
     needed: () => connection.state === "refused" || !known(),
@@ -77,6 +77,12 @@ const askForKey = keyDialog(
     },
   },
 );
+/** @param {string} [message] why it is needed */
+function askForKey(message) {
+  const isSignedIn = signedIn && connection.state !== "refused";
+  byId("sign-in").textContent = isSignedIn ? t("Signed in: see as whom, or sign out") : t("Sign in without a key");
+  showKeyDialog(message);
+}
 badge.addEventListener("click", () => askForKey());
 
 /** @type {Connection} */
@@ -336,7 +342,6 @@ async function start() {
   context.tiers = config.tiers;
   showComing(config);
   signedIn = config.signed_in;
-  if (signedIn) byId("sign-in").textContent = t("Signed in: see as whom, or sign out");
   if (!key.get() && config.key) key.set(config.key);
   ({ comments } = config);
   view.showRatings();

@@ -71,10 +71,10 @@ export class Tree {
     return versionsAmong(turn, this.after(turn.parent));
   }
 
-  /** @returns {Turn[][]} the versions of each turn of the branch that is shown */
+  /** @returns {Map<Turn, Turn[]>} the versions of each turn of the branch that is shown */
   get branchVersions() {
     const after = Map.groupBy(this.turns.values(), ({ parent }) => parent);
-    return this.branch.map((turn) => versionsAmong(turn, after.get(turn.parent) ?? []));
+    return new Map(this.branch.map((turn) => [turn, versionsAmong(turn, after.get(turn.parent) ?? [])]));
   }
 
   /** Show a turn, and the branch to the turn behind it that was asked last. @param {Turn} turn */
