@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.processes.redis_server import bundled
 from tests.ports import free_port
 
 PATIENCE = 120.0
