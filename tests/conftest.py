@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -27,13 +28,20 @@ from tests.costs import Budget, Costs
 from tests.embedder import EmbedderProcess, embedder_process
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
-# others each time, and for more of them: a failure prints how to see it again.
+# others each time, and for more of them: a failure prints how to see it again. Hypothesis also draws constants that it
+# finds in whichever modules of ours are loaded, which depends on the tests that ran before in the same process.
 settings.register_profile("roundhouse", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("deep", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
+if settings.get_current_profile_name() == "roundhouse":
+    providers._get_local_constants = providers.Constants
 
 # Where a test names no pools, the small model of this repository is served, and nothing is fetched.
 os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
+
+# Programs that come with wheels (node and npm), and those that deploy/programs.sh has unpacked.
+_BIN = Path(sys.executable).parent
+os.environ["PATH"] = os.pathsep.join([str(_BIN), str(_BIN.parent / "debian" / "usr" / "bin"), os.environ["PATH"]])
 
 TOGETHER = {
     "a whole installation": (

@@ -17,7 +17,6 @@ import msgspec
 import openai
 import pytest
 import redis
-from hypothesis.internal.conjecture import providers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -141,16 +140,6 @@ def engine(model: Path) -> Iterator[EngineThread]:
 def unsignalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have gateways handle no signals, so that they may run in other threads than the main one."""
     monkeypatch.setattr(GatewayServer, "capture_signals", lambda self: contextlib.nullcontext())
-
-
-@pytest.fixture
-def same_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In every run. Hypothesis also draws constants that it finds in our modules, as far as they are loaded: that
-    depends on which tests were run before in the same process."""
-    monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
-    providers.CONSTANTS_CACHE.cache.clear()
-    yield
-    providers.CONSTANTS_CACHE.cache.clear()
 
 
 @dataclass

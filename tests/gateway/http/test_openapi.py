@@ -169,7 +169,6 @@ schema = schemathesis.openapi.from_dict(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@pytest.mark.usefixtures("same_examples")
 def test_it_tells_the_truth(case: schemathesis.Case, ann: Ann) -> None:
     """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
     invalid request accepted. Valid ones may be refused, by what a schema cannot say."""

@@ -83,7 +83,6 @@ schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG).exclude(path="/
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@pytest.mark.usefixtures("same_examples")
 def test_it_tells_the_truth(case: schemathesis.Case, shop: Shop) -> None:
     """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
     valid request refused and no invalid one accepted."""
