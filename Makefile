@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-clients test-deep coverage lint types walls unit browser chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams layouts screens constraints clean
+.PHONY: help serve chat test test-quick test-changed test-clients test-deep coverage lint types walls unit programs chaos fuzz bench bench-peers bench-real router-model cache-model adapters demo-model docs diagrams layouts screens constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -22,9 +22,19 @@ chat: ## chat in the terminal with a server started by `make serve`
 	@deploy/environment.sh
 	@exec $(BIN)/roundhouse chat --url http://127.0.0.1:$(PORT)
 
-test: ## set up and run everything that must be green: lint, types, walls, tests
+test: ## set up and run everything that must be green: lint, walls, tests, types among them
 	@deploy/environment.sh dev
-	@$(MAKE) --no-print-directory lint types walls browser unit
+	@deploy/programs.sh
+	@$(MAKE) --no-print-directory lint walls unit
+
+test-quick: ## for every commit: lint, walls, types, and the tests that need no other process (a minute)
+	@deploy/environment.sh dev
+	@$(MAKE) --no-print-directory lint walls
+	@$(BIN)/pytest $(PYTEST_ARGS) -m 'quick and not deep' $(QUICK)
+
+test-changed: ## the tests of all that imports what has changed since BASE (the last commit)
+	@deploy/environment.sh dev
+	@$(BIN)/python -m tests.changed $(if $(BASE),--base $(BASE)) --run $(PYTEST_ARGS)
 
 lint: ## style: ruff's rules and format
 	@echo '== lint'
@@ -39,8 +49,8 @@ walls: ## which room may import which (docs/architecture.md)
 	@echo '== walls'
 	@$(BIN)/lint-imports --no-cache
 
-browser: ## a Chromium for the page tests: installs Debian's package where it may
-	@deploy/chromium.sh
+programs: ## what tests need beside the environment: gets Debian's packages where it may
+	@deploy/programs.sh
 
 test-clients: ## install all clients of tests/clients, run them, write docs/clients.md (minutes)
 	@deploy/environment.sh dev
