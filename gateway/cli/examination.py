@@ -221,7 +221,8 @@ async def _redis(settings: Settings) -> CheckResult:
         address = redis_url(settings)
         async with connect(settings, timeout=PATIENCE) as redis:
             loop = asyncio.get_running_loop()
-            version = (await redis.info("server"))["redis_version"]
+            server = await redis.info("server")
+            version = f"Valkey {server['valkey_version']}" if "valkey_version" in server else server["redis_version"]
             begun = loop.time()
             await redis.ping()
             took = loop.time() - begun
