@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -65,38 +66,25 @@ TOGETHER = {
 }
 """Files that share a fixture which takes a core for many seconds: one process runs them all."""
 
-SLOW_FIRST = (
-    *TOGETHER["a whole installation"],
-    *TOGETHER["an embedder"],
-    "tests/e2e",
-    "tests/chaos/test_run",
-    "tests/deploy/ray",
-    "tests/gateway/turns",
-    "tests/gateway/config/test_reload",
-    "tests/engine/test_oracle",
-    "tests/kernels",
-    "tests/bench",
-    "tests/gateway/a",
-    "tests/gateway/c",
-    "tests/gateway/http",
-    "tests/gateway/models",
-    "tests/gateway/pipeline",
-)
-"""Beginnings of the paths of files that take long, so that all processes end at about the same time."""
+BUDGET = Budget.read(Path(__file__).with_name("budget.toml"))
+
+
+def together(file: str) -> str:
+    """What a file shares with others, or the file."""
+    return next((shared for shared, files in TOGETHER.items() if file in files), file)
 
 
 class ByFile(LoadScopeScheduling):
     """Gives a process whole files, or those of `TOGETHER`, so that what their tests share is made once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::")[0]
-        return next((shared for shared, files in TOGETHER.items() if file in files), file)
+        return together(nodeid.split("::")[0])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the tests like Ctrl-C, so that fixtures stop their processes and remove their folders."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    config.pluginmanager.register(Costs(Budget.read(Path(__file__).with_name("budget.toml"))), "costs")
+    config.pluginmanager.register(Costs(BUDGET), "costs")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
@@ -115,13 +103,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order whole files, which one process runs one after the other, the longest first."""
-
-    def place(item: pytest.Item) -> int:
-        places = (place for place, begins in enumerate(SLOW_FIRST) if item.nodeid.startswith(begins))
-        return next(places, len(SLOW_FIRST))
-
-    items.sort(key=place)
+    """Order what one process runs, the dearest first, so that all processes end at about the same time."""
+    costs: dict[str, float] = defaultdict(float)
+    for file in {item.nodeid.split("::")[0] for item in items}:
+        costs[together(file)] += BUDGET.listed.get(file, 0.0)
+    items.sort(key=lambda item: -costs[together(item.nodeid.split("::")[0])])
 
 
 @pytest.fixture
