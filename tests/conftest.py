@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import httpcore2
 import pytest
 import redis
 from hypothesis import settings
@@ -34,6 +36,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
 
 # Where a test names no pools, the small model of this repository is served, and nothing is fetched.
 os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
+
+# Reading the machine's certificates takes a twentieth of a second, and tests make thousands of clients.
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 TOGETHER = {
     "a whole installation": (
