@@ -30,7 +30,8 @@ class LoopClock:
 
 
 class WallClock:
-    """The wall clock of processes that are started with `environment`. Their monotonic clocks go on undisturbed."""
+    """The wall clock of processes that are started with `environment`, or with `lazy`, which look at it once a second:
+    others do whenever they ask for the time. Their monotonic clocks go on undisturbed."""
 
     def __init__(self, library: Path, file: Path) -> None:
         self._file = file
@@ -40,6 +41,7 @@ class WallClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+        self.lazy = self.environment | {"FAKETIME_NO_CACHE": "0", "FAKETIME_CACHE_DURATION": "1"}
         self.set(0)
 
     def set(self, seconds: int) -> None:

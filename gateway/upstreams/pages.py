@@ -143,7 +143,7 @@ def opened(address: str, access: ServerAccess, dialect: ServerDialect, patience:
     return httpx2.AsyncClient(
         base_url=address,
         headers={**dialect.headers, **({} if key is None else dialect.authorization(key))},
-        verify=ssl.create_default_context() if access.tls is None else client_context(access.tls),
+        verify=_trusted(address, access),
         # Shorter than servers keep them: a request on a connection that is just being closed would be lost.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=2.0),
         timeout=patience,
@@ -151,6 +151,13 @@ def opened(address: str, access: ServerAccess, dialect: ServerDialect, patience:
         follow_redirects=False,
         trust_env=False,
     )
+
+
+def _trusted(address: str, access: ServerAccess) -> ssl.SSLContext | bool:
+    """Return whom to trust. Without TLS that is nobody: the machine's authorities take long to read."""
+    if access.tls is not None:
+        return client_context(access.tls)
+    return ssl.create_default_context() if address.startswith("https:") else False
 
 
 async def read_body(response: httpx2.Response, most: int = _MAX_BODY) -> bytes:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
 from engine.adapters.registry import AdapterRegistry
+from engine.client import encoder
 from engine.core import EngineCore, EngineFeatures
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
@@ -41,6 +42,7 @@ from gateway.config.settings import (
 from gateway.server import GatewayServer, listen
 from gateway.services import Gateway
 from tests.engine.checkpoints import VOCABULARY, write_checkpoint
+from tests.gateway.template_processes import TemplateProcesses
 
 KEY = "roundhouse-demo"
 CONTEXT = 4096
@@ -134,6 +136,14 @@ def engine(model: Path) -> Iterator[EngineThread]:
     """
     with EngineThread(model) as engine:
         yield engine
+
+
+@pytest.fixture(scope="package", autouse=True)
+def shared_templates() -> Iterator[None]:
+    """Have all gateways of this process render chat templates in the same processes."""
+    with TemplateProcesses() as processes, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "SharedLimitedProcess", processes.lend)
+        yield
 
 
 @pytest.fixture

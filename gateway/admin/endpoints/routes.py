@@ -15,7 +15,7 @@ from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PathName, PublicName
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.errors import Conflict, Forbidden, InvalidRequest, invalid_value
+from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound, invalid_value
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
 from gateway.records.directory import Route, Tenant, decode, encode
@@ -116,7 +116,7 @@ class RouteList(Struct, frozen=True):
     next: str | None
 
 
-@endpoints.get("/routes", access=Access.FILTERED)
+@endpoints.get("/routes", access=Access.FILTERED, raises=[NotFound])
 async def list_routes(call: Call, query: RoutesPage) -> Answer[RouteList]:
     """List all routes, or those of a tenant."""
     tenant = await records.tenant_of(call, query.tenant)

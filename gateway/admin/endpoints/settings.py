@@ -15,6 +15,7 @@ from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.redis import without_secrets
 from gateway.config.settings import LimitSettings, Settings
+from gateway.errors import NotFound
 from gateway.records.directory import Tenant
 from gateway.records.section import Section
 
@@ -63,7 +64,7 @@ class SettingList(Struct, frozen=True):
     data: list[SettingState]
 
 
-@endpoints.get("/settings", access=Access.FILTERED)
+@endpoints.get("/settings", access=Access.FILTERED, raises=[NotFound])
 async def list_settings(call: Call, query: SettingsQuery) -> Answer[SettingList]:
     """List the settings in force on this gateway; for a tenant those that concern it.
 

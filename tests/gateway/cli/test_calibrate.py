@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import asking, repeating
+from gateway.cli import asking, calibration_fit, repeating
 from gateway.cli.root import main
 from gateway.config.settings import load
 from gateway.pipeline.routing.calibration import calibration, installed, read_model
+from router.crossfit import folds
 from router.questions import PoolAnswer, Question, read_questions
 from router.refit import read_suite
 from router.tier import TIERS
@@ -31,8 +32,10 @@ def tiers(engine: EngineThread) -> dict[str, list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses, and half of the fits."""
     monkeypatch.setattr(repeating, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(calibration_fit, "folds", partial(folds, count=5))
 
 
 def write_questions(path: Path, prompts: Sequence[str]) -> list[Question]:

@@ -9,27 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli import repeating
 from gateway.cli.judging import Verdict, comparisons
 from gateway.config.settings import load
 from gateway.pipeline.routing.calibration import calibration, installed
 from router.assessment import grade as graded_answers
 from router.questions import PoolAnswer, Question, digest, read_questions
 from router.tier import TIERS
-from tests.gateway.cli.test_calibrate import calibrate, configuration
-from tests.gateway.conftest import EngineThread, Serve
+from tests.gateway.cli.test_calibrate import calibrate, configuration, quick, tiers
+from tests.gateway.conftest import Serve
+
+__all__ = ["quick", "tiers"]
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def tiers(engine: EngineThread) -> dict[str, list[str]]:
-    return {tier: [engine.address] for tier in TIERS}
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeating, "LONGEST_PAUSE", 0.01)
 
 
 def judged_by(folder: Path, judge: str = "tiny-large") -> tuple[str, ...]:

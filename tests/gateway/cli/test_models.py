@@ -1,4 +1,4 @@
-"""`roundhouse models` as a user runs it, in processes of its own, against a server that speaks the hub's API."""
+"""`roundhouse models` as a user runs it, pulls in processes of their own, against a server with the API of the hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
 from gateway.models.chunks import CHUNK
@@ -49,6 +49,11 @@ def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess
     )
 
 
+def run_here(environment: dict[str, str], *words: str) -> Result:
+    """Run a command in this process, as those that ask no hub can be."""
+    return CliRunner().invoke(main, ["models", *words], env={**dict.fromkeys(os.environ), **environment})
+
+
 def test_a_file_of_the_hub_is_pulled_listed_verified_and_removed(
     environment: dict[str, str], server: FileServer, tmp_path: Path
 ) -> None:
@@ -62,11 +67,11 @@ def test_a_file_of_the_hub_is_pulled_listed_verified_and_removed(
     assert model["sha256"] == hashlib.sha256(data).hexdigest()
     assert Path(model["path"]).read_bytes() == data
     assert Path(model["path"]).is_relative_to(tmp_path / ".local" / "share" / "roundhouse" / "models")
-    listed = {each["name"]: each for each in json.loads(run(environment, "list", "--json").stdout)}
+    listed = {each["name"]: each for each in json.loads(run_here(environment, "list", "--json").stdout)}
     assert listed["tiny.q4_1"]["path"] == model["path"] and listed["smollm2-135m"]["path"] is None
-    assert run(environment, "verify").stdout == f"{model['sha256']}  tiny.q4_1: as it was pulled\n"
-    removed = run(environment, "rm", "tiny.q4_1")
-    assert removed.returncode == 0 and not Path(model["path"]).exists()
+    assert run_here(environment, "verify").stdout == f"{model['sha256']}  tiny.q4_1: as it was pulled\n"
+    removed = run_here(environment, "rm", "tiny.q4_1")
+    assert removed.exit_code == 0 and not Path(model["path"]).exists()
 
 
 def test_a_pull_that_was_killed_goes_on_and_reads_nothing_twice(
@@ -100,13 +105,13 @@ def test_a_damaged_model_is_found_and_only_its_damaged_part_is_fetched(
     with model.open("r+b") as file:
         file.seek(CHUNK + 100)
         file.write(b"damage")
-    verified = run(environment, "verify")
-    assert verified.returncode == 1
+    verified = run_here(environment, "verify")
+    assert verified.exit_code == 1
     assert "it is damaged in 1 of its parts (12,345 bytes); mend it: roundhouse models pull hf:" in verified.stdout
     server.read.clear()
     assert run(environment, "pull", WHAT).returncode == 0
     assert [(start, end) for _, start, end in server.read] == [(CHUNK, len(data))]
-    assert run(environment, "verify").returncode == 0
+    assert run_here(environment, "verify").exit_code == 0
 
 
 def test_a_file_in_the_hub_s_cache_is_used_where_it_lies_also_offline(

@@ -137,8 +137,8 @@ async def test_a_rolling_restart_loses_no_turn(model: Path, empty_redis: str) ->
     """Each gateway in its turn is told to stop and started again, while clients go on."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed: {seed}")
-    async with gateways(2, model, empty_redis, pause=0.01) as (processes, engine):
-        clients = [Client(f"r{index}", seed + index, processes) for index in range(CLIENTS)]
+    async with gateways(2, model, empty_redis, pause=0.03) as (processes, engine):
+        clients = [Client(f"r{index}", seed + index, processes) for index in range(CLIENTS // 2)]
         restarted = asyncio.Event()
 
         async def work(client: Client) -> None:

@@ -21,15 +21,21 @@ REFUSED: dict[str, frozenset[str]] = {}
 """Servers that refuse what a test asks for, which the test checks too."""
 WITHOUT: dict[str, frozenset[str]] = {}
 """Servers that lack it, though no request asks for it."""
+GRAMMARS: set[str] = set()
+"""Tests of what a dialect makes of grammars."""
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 
 
-def feature(what: str, *, refused: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> Callable[[_Test], _Test]:
+def feature(
+    what: str, *, refused: tuple[str, ...] = (), without: tuple[str, ...] = (), grammar: bool = False
+) -> Callable[[_Test], _Test]:
     """Make a test a row of the conformance table."""
 
     def row(test: _Test) -> _Test:
         name = test.__name__
         FEATURES[name], REFUSED[name], WITHOUT[name] = what, frozenset(refused), frozenset(without)
+        if grammar:
+            GRAMMARS.add(name)
         return test
 
     return row

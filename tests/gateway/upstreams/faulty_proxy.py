@@ -89,6 +89,7 @@ class FaultyProxy:
                     self.cut_after = None
                     break
                 while self.slow and data:
+                    await self._flowing.wait()
                     writer.write(data[:_FEW])
                     data = data[_FEW:]
                     await asyncio.sleep(0.01)

@@ -39,8 +39,9 @@ from tests.ports import free_port
 
 OF_MESSAGES = ("openai", "anthropic", "ollama", "tgi")
 """Servers that answer conversations; the others continue token ids."""
+LLGUIDANCE = "llama.cpp-llguidance"
 SUBJECTS = (
-    *("roundhouse", "llama.cpp", "llama.cpp-llguidance", "vllm", "sglang", "tensorrt-llm", "onnxruntime"),
+    *("roundhouse", "llama.cpp", LLGUIDANCE, "vllm", "sglang", "tensorrt-llm", "onnxruntime"),
     *OF_MESSAGES,
 )
 VLLM_ITSELF = "vllm-server"

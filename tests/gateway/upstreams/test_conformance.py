@@ -24,6 +24,7 @@ from tests.gateway.conftest import EngineThread
 from tests.gateway.upstreams import subjects
 from tests.gateway.upstreams.conformance import (
     CALL,
+    GRAMMARS,
     NOW,
     QUESTION,
     REFUSED,
@@ -41,7 +42,7 @@ from tests.gateway.upstreams.doubles import Sglang, Vllm
 from tests.gateway.upstreams.faulty_proxy import RETRY_AFTER, FaultyProxy
 from tests.gateway.upstreams.message_doubles import Ollama, Tgi
 from tests.gateway.upstreams.nvidia_doubles import TensorrtLlm
-from tests.gateway.upstreams.subjects import OF_MESSAGES, SUBJECTS, Subject
+from tests.gateway.upstreams.subjects import LLGUIDANCE, OF_MESSAGES, SUBJECTS, Subject
 
 pytestmark = pytest.mark.anyio
 
@@ -56,13 +57,21 @@ def llama_cpp(smallest_model: Path) -> Iterator[str]:
 _VLLM = pytest.param(subjects.VLLM_ITSELF, marks=[pytest.mark.deep, pytest.mark.timeout(900)])
 
 
-@pytest.fixture(params=[*SUBJECTS, _VLLM])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Llama.cpp with llguidance differs from the one without in grammars only."""
+    if "subject" in metafunc.fixturenames:
+        same = [] if metafunc.function.__name__ in GRAMMARS else [pytest.mark.deep]
+        marked = [pytest.param(name, marks=same if name == LLGUIDANCE else []) for name in SUBJECTS]
+        metafunc.parametrize("subject", [*marked, _VLLM], indirect=True)
+
+
+@pytest.fixture
 async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: Path) -> AsyncIterator[Subject]:
     if request.param == subjects.VLLM_ITSELF:
         request.getfixturevalue("vllm")  # it takes minutes to start
     async with asyncio.timeout(250), AsyncExitStack() as stack:
         match request.param:
-            case "llama.cpp" | "llama.cpp-llguidance" | "openai" | "anthropic":
+            case "llama.cpp" | subjects.LLGUIDANCE | "openai" | "anthropic":
                 address = request.getfixturevalue("llama_cpp")
                 found = subjects.of_llama_cpp(request.param, address, request.getfixturevalue("smallest_model"))
             case "onnxruntime":
@@ -121,8 +130,8 @@ async def test_an_answer_streams_and_ends_with_its_usage(subject: Subject, clien
 @feature("A greedy answer is the same alone and among others")
 async def test_an_answer_is_the_same_among_others(subject: Subject, client: Upstream) -> None:
     questions = [QUESTION, "What is a train?", "Count to five."]
-    alone = [await text_of(ask(subject, client, question=question)) for question in questions]
-    together = await asyncio.gather(*(text_of(ask(subject, client, question=question)) for question in questions))
+    alone = [await text_of(ask(subject, client, 8, question=question)) for question in questions]
+    together = await asyncio.gather(*(text_of(ask(subject, client, 8, question=question)) for question in questions))
     assert together == alone
 
 
@@ -187,7 +196,7 @@ async def test_log_probabilities_come_with_their_tokens(subject: Subject, client
         assert len(entry.top) == 3
 
 
-@feature("JSON Schema", refused=("anthropic",))
+@feature("JSON Schema", refused=("anthropic",), grammar=True)
 async def test_an_answer_follows_a_json_schema(subject: Subject, client: Upstream) -> None:
     schema = {
         "type": "object",
@@ -210,7 +219,7 @@ SIGNS = 'é 漢字 "🎉" \\ x'
 """Characters that are spread over several tokens."""
 
 
-@feature("Choices, and characters of several tokens", refused=OF_MESSAGES)
+@feature("Choices, and characters of several tokens", refused=OF_MESSAGES, grammar=True)
 async def test_an_answer_is_one_of_several(subject: Subject, client: Upstream) -> None:
     grammar = Grammar("choice", json.dumps([SIGNS], ensure_ascii=False))
     if subject.name in REFUSED["test_an_answer_is_one_of_several"]:
@@ -223,7 +232,7 @@ async def test_an_answer_is_one_of_several(subject: Subject, client: Upstream) -
     assert subject.text.decode(tokens) == SIGNS
 
 
-@feature("Regular expressions", refused=("llama.cpp", "openai", "anthropic", "ollama"))
+@feature("Regular expressions", refused=("llama.cpp", "openai", "anthropic", "ollama"), grammar=True)
 async def test_an_answer_matches_an_expression(subject: Subject, client: Upstream) -> None:
     grammar = Grammar("regex", "[ab]{5}")
     asked = {"sampling": greedy(20, ignore_eos=False), "grammar": grammar}
@@ -258,6 +267,7 @@ async def test_calls_are_read_out_of_the_answer(subject: Subject, client: Upstre
 @feature(
     "Calls and strict arguments that are enforced",
     refused=("llama.cpp", "vllm", "sglang", "tensorrt-llm", "anthropic", "ollama", "tgi"),
+    grammar=True,
 )
 async def test_enforced_calls_are_a_grammar(subject: Subject, client: Upstream) -> None:
     if subject.takes_messages:
@@ -299,9 +309,9 @@ async def test_an_unknown_adapter_is_refused(subject: Subject, client: Upstream)
 @feature("An interrupted answer goes on at its next token", without=OF_MESSAGES)
 async def test_an_interrupted_answer_goes_on(subject: Subject, proxy: FaultyProxy) -> None:
     async with subject.connected(proxy.address) as client:
-        whole = await text_of(ask(subject, client, tokens=subject.long // 10))
+        whole = await text_of(ask(subject, client, tokens=subject.long // 20))
         proxy.slow = True
-        generation = ask(subject, client, tokens=subject.long // 10)
+        generation = ask(subject, client, tokens=subject.long // 20)
         said = [(await anext(generation)).text]
         handed, proxy.slow = client.hand_on(), False
         if subject.name in WITHOUT["test_an_interrupted_answer_goes_on"]:
@@ -315,7 +325,7 @@ async def test_an_interrupted_answer_goes_on(subject: Subject, proxy: FaultyProx
             client.resume(generation)
         said += [delta.text for delta in await collect(generation)]
         assert "".join(said) == whole
-        assert subject.takes_messages or generation.result.usage.output_tokens == subject.long // 10
+        assert subject.takes_messages or generation.result.usage.output_tokens == subject.long // 20
 
 
 @feature("A prompt that is too long is refused, and says so")
@@ -375,7 +385,8 @@ async def test_a_server_dies_and_comes_back(subject: Subject, proxy: FaultyProxy
 async def test_a_server_that_hangs_counts_as_dead(subject: Subject, proxy: FaultyProxy) -> None:
     """An engine of ours sends a frame each second."""
     async with subject.connected(proxy.address, silence=2.0) as client:
-        generation = ask(subject, client, tokens=subject.long)
+        proxy.slow = True
+        generation = ask(subject, client, tokens=subject.long // 20)
         await anext(generation)
         proxy.hang()
         with pytest.raises(EngineGone):
