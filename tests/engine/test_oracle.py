@@ -9,7 +9,7 @@ All pairs of features run by default, of larger combinations and of fewer bits a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, product
 from typing import Any
 
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from engine.core import EngineCore, SchedulerConfig
 from engine.wire import Generate, SamplingParams, TokenIdLogprob
 from kernels import library
+from tests.amounts import examples, some_of
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, oracle_greedy, random_prompt
 from tests.engine.composition import (
     CUTS,
@@ -39,11 +40,6 @@ from tests.engine.oracle_checkpoints import Numbers, OracleCheckpoint, Quantized
 SCALED = ["linear", "yarn", "llama3"]
 """RoPE scalings whose frequencies do not depend on the length, as the oracle without a cache needs it."""
 to_the_bit = pytest.mark.skipif(library.cpu is None, reason="torch's products depend on how many rows they have")
-
-
-def some_of(cases: Sequence[Any], step: int) -> list[Any]:
-    """Every so many-th of them, and the others where tests are to be thorough."""
-    return [pytest.param(*case, marks=pytest.mark.deep if at % step else ()) for at, case in enumerate(cases)]
 
 
 EACH_ONCE = len(FEATURES) + 1
@@ -132,8 +128,10 @@ def test_everything_at_once(architecture: str, checkpoints: Checkpoints, device:
 
 
 @pytest.mark.parametrize("scaling", SCALED)
-def test_everything_at_once_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
-    check(checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), FEATURES, device)
+def test_prompts_in_pieces_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
+    check(
+        checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), ["chunks", "prefix", "host", "logprobs"], device
+    )
 
 
 @pytest.mark.parametrize("features", PAIRS, ids=" and ".join)
@@ -147,7 +145,7 @@ def test_more_features_together(features: tuple[str, ...], checkpoints: Checkpoi
 
 
 @given(cuts=st.fixed_dictionaries({}, optional={id: st.integers(1, 40) for id in CUTS}))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_answers_may_be_cut_anywhere(checkpoints: Checkpoints, device: str, cuts: dict[str, int]) -> None:
     """Wherever it is, all that follows is the same."""
     scenario = Scenario([feature for feature in FEATURES if feature != "preempt"], checkpoints("llama"), cuts)

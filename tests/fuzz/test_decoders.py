@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
 
-RUNS = 4000
+RUNS = 1000
 
 
 @pytest.mark.parametrize("target", ["bodies", "calls", "checkpoints", "frames", "session"])
