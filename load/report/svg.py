@@ -101,7 +101,7 @@ def _scale(
     first, last = math.floor(lowest / step), max(math.ceil(max(values) / step), math.floor(lowest / step) + 1)
     least, most = first * step, last * step
     return (
-        [round(each * step, 12) for each in range(first, last + 1)],
+        [each * step for each in range(first, last + 1)],
         lambda value: begin + (end - begin) * (value - least) / (most - least),
     )
 

@@ -11,15 +11,15 @@ from tests.engine.composition import FEATURES, FEWER_BITS, LARGER, LARGER_IN_FEW
 _PAGE = """# What composes with what
 
 Serving engines ship features one by one, and the bugs sit between them. Here every pair of features is a test, and its
-rule is always the same: **the same tokens as the oracle**. For greedy requests the oracle is transformers' `generate`,
-with peft for adapters and llguidance's own loop for grammars, in fp32 on small random models; sampled requests must
-equal themselves alone in an engine with nothing else in it. Log-probabilities agree within 1e-5 (1e-4 under an
-adapter). Each test also proves that its features took place: that something was preempted, read from the cache,
-cancelled, drafted.
+rule is always the same: **the same tokens as the oracle**. For greedy requests that is transformers' most likely token
+at each place, with peft for adapters and llguidance's masks for grammars, in fp32 on small random models; sampled
+requests must equal themselves alone in an engine with nothing else in it. Log-probabilities agree within 1e-5 (1e-4
+under an adapter). Each test also proves that its features took place: that something was preempted, read from the
+cache, cancelled, drafted.
 
 This page is generated from [`tests/engine/composition.py`](../tests/engine/composition.py) by `make docs`; a test
-compares them, so that a cell without a test cannot stand here. `.venv/bin/pytest tests/engine/test_oracle.py` runs all
-of these tests.
+compares them, so that a cell without a test cannot stand here. `make test` runs all pairs and a part of the rest,
+`.venv/bin/pytest -m 'deep or not deep' tests/engine/test_oracle.py` all of these tests.
 
 ## The features
 
@@ -43,8 +43,8 @@ On Llama also these {count} combinations, drawn at random:
 Quantised weights (`--quantize`, on a model in bf16) and keys and values of another type than the model's
 (`--kv-dtype`, on one in fp32 unless the weights are quantised) round numbers, so that fp32 is no oracle for them. Here
 each feature must not change a bit: tokens and log-probabilities equal those of the same engine that runs one request
-at a time, whole and with nothing switched on (for grammars, llguidance's own loop over its log-probabilities). How far
-the rounding itself may move a model from transformers in fp32 is bounded in
+at a time, whole and with nothing switched on (for grammars, under llguidance's masks). How far the rounding itself may
+move a model from transformers in fp32 is bounded in
 [`test_quantization.py`](../tests/engine/test_quantization.py) and
 [`test_kv_dtype.py`](../tests/engine/test_kv_dtype.py).
 

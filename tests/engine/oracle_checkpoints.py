@@ -1,6 +1,6 @@
 """A checkpoint with everything that can be served on it: a tokenizer, LoRA adapters, a draft model; and its oracles.
 
-The oracles are transformers, peft and llguidance's own loop, with no line of the engine between them.
+The oracles are transformers, peft and llguidance, with no line of the engine between them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import llguidance
 import llguidance.numpy
+import numpy as np
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
@@ -23,11 +23,11 @@ from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
-from engine.wire import Grammar, TokenIdLogprob
+from engine.wire import Generate, Grammar, TokenIdLogprob
 from kernels import Quantization
 from tests.engine.adapters.zoo import ATTENTION, EXPERTS, FUSED, LINEAR, Kind, load_peft, write_adapter
 from tests.engine.checkpoints import EOS, MIXTURES, load_oracle, write_checkpoint, write_similar
-from tests.engine.driver import BLOCKS, drive, request, tokens_of
+from tests.engine.driver import BLOCKS, drive, request
 from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
 
 TIMEOUT = 60.0
@@ -61,14 +61,18 @@ class Numbers(NamedTuple):
 class OracleCheckpoint:
     """One checkpoint of an architecture. Everything in it is made when it is first asked for."""
 
-    def __init__(self, folder: Path, architecture: str = "llama", **overrides: Any) -> None:
+    def __init__(
+        self, folder: Path, architecture: str = "llama", like: OracleCheckpoint | None = None, **overrides: Any
+    ) -> None:
+        """Args: like: one whose process compiles the grammars of this one as well: all have the same tokenizer."""
         self.directory = folder / "model"
+        self._like = like
         self._folder = folder
         self._architecture = architecture
         write_tokenizer(self.directory, byte_level())
         write_checkpoint(self.directory, architecture, vocab_size=VOCABULARY, **overrides)
         self._runners: dict[tuple[str, int, str], ModelRunner] = {}
-        self._references: dict[tuple[Any, ...], list[int]] = {}
+        self._references: dict[tuple[Any, ...], torch.Tensor] = {}
 
     @cached_property
     def sectors(self) -> dict[str, int]:
@@ -87,23 +91,26 @@ class OracleCheckpoint:
 
     @cached_property
     def constraints(self) -> Constraints:
-        """Grammars of all engines of this checkpoint, which share one compiler and its processes."""
+        """Grammars of all engines of this checkpoint, which share one compiler and its process."""
+        if self._like is not None:
+            return self._like.constraints
         info = self.runner(32, "cpu").info
         return Constraints(self._compiler, info.vocabulary)
 
     def compile(self, *grammars: Grammar) -> None:
         """Compile grammars into the cache, so that requests with them are ready at once."""
+        compiler = self._compiler if self._like is None else self._like._compiler
         for grammar in grammars:
-            self._compiler.compile(grammar, lambda: None).exception(TIMEOUT)
-            self._compiler.release(grammar)
+            compiler.compile(grammar, lambda: None).exception(TIMEOUT)
+            compiler.release(grammar)
 
     @cached_property
     def _compiler(self) -> GrammarCompiler:
-        return GrammarCompiler(self.directory, self.runner(32, "cpu").info)
+        return GrammarCompiler(self.directory, self.runner(32, "cpu").info, threads=1)
 
     def close(self) -> None:
         """End threads and processes."""
-        if "constraints" in self.__dict__:
+        if self._like is None and "constraints" in self.__dict__:
             self.constraints.close()
 
     def path(self, version: str) -> Path:
@@ -133,33 +140,38 @@ class OracleCheckpoint:
         """Return how far log-probabilities may be from the oracle's."""
         return 1e-5 if adapter is None else 1e-4
 
+    def greedy(self, request: Generate, said: list[int]) -> list[int]:
+        """The most likely token after the prompt and each beginning of `said`, as far as an answer goes.
+
+        So `said` is what greedy decoding says if, and only if, it is the same. Only a grammar ends it early.
+        """
+        prompt, limit = len(request.prompt), request.sampling.max_tokens
+        rows = self.logprobs(request.adapter, [*request.prompt, *said])[prompt - 1 :].numpy()
+        if request.grammar is None:
+            return rows.argmax(axis=-1).tolist()[:limit]
+        matcher = llguidance.LLMatcher(self._tokens, _source(request.grammar))
+        expected: list[int] = []
+        for row, token in zip(rows[:limit], [*said, None], strict=False):
+            bitmask = llguidance.numpy.allocate_token_bitmask(1, VOCABULARY)
+            llguidance.numpy.fill_next_token_bitmask(matcher, bitmask, 0)
+            masked = row[None].astype(np.float32)
+            llguidance.numpy.apply_token_bitmask_inplace(masked, bitmask)
+            expected.append(int(masked.argmax()))
+            if token != expected[-1] or not matcher.consume_token(token) or matcher.is_stopped():
+                break
+        return expected
+
     def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
         """Log-probabilities of the successor of every position [len(tokens), VOCABULARY], without a KV cache."""
-        with torch.inference_mode():
-            logits = self._oracle(adapter)(input_ids=torch.tensor([tokens]), use_cache=False).logits
-        return torch.as_tensor(logits[0].log_softmax(dim=-1))
-
-    def greedy(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
-        """Greedy tokens of `generate`; end-of-sequence tokens count only under a grammar."""
-        key = (adapter, tuple(prompt), new_tokens, grammar and (grammar.kind, grammar.source))
+        key = (adapter, *tokens)
         if key not in self._references:
-            self._references[key] = self._generate(adapter, prompt, new_tokens, grammar)
+            self._references[key] = self._logprobs(adapter, tokens)
         return self._references[key]
 
-    def _generate(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
-        masks = None if grammar is None else _Masks(self._tokens, grammar, len(prompt))
+    def _logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
         with torch.inference_mode():
-            output = self._oracle(adapter).generate(
-                input_ids=torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                do_sample=False,
-                max_new_tokens=new_tokens,
-                eos_token_id=-1 if grammar is None else EOS,
-                pad_token_id=0,
-                logits_processor=None if masks is None else LogitsProcessorList([masks]),
-            )
-        tokens: list[int] = output[0, len(prompt) :].tolist()
-        return tokens if masks is None else tokens[: masks.complete_after(tokens)]
+            logits = self._oracle(adapter)(input_ids=torch.tensor([tokens]), use_cache=False).logits
+            return torch.as_tensor(logits[0].log_softmax(dim=-1))
 
     def _oracle(self, adapter: str | None) -> Any:
         return load_oracle(self.directory) if adapter is None else load_peft(self.directory, self.path(adapter))
@@ -213,27 +225,11 @@ class QuantizedCheckpoint(OracleCheckpoint):
     def tolerance(self, adapter: str | None) -> float:
         return 0.0
 
-    def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
+    def _logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
         one = request(tokens, max_tokens=1, prompt_logprobs=VOCABULARY, logprobs=VOCABULARY)
         one.adapter = adapter
         ((sampled,),) = drive(self._alone, [one])
         return torch.stack([_row(entry) for entry in [*(sampled.prompt_logprobs or ()), *(sampled.logprobs or ())]])
-
-    def _generate(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
-        if grammar is None:
-            one = request(prompt, max_tokens=new_tokens)
-            one.adapter = adapter
-            return tokens_of(self._alone, [one])[0]
-        masks = _Masks(self._tokens, grammar, len(prompt))
-        tokens: list[int] = []
-        while len(tokens) < new_tokens and EOS not in tokens:
-            one = request([*prompt, *tokens], max_tokens=1, logprobs=VOCABULARY)
-            one.adapter = adapter
-            ((sampled,),) = drive(self._alone, [one])
-            (entry,) = sampled.logprobs or ()
-            legal = masks(torch.tensor([[*prompt, *tokens]]), _row(entry)[None].float())
-            tokens.append(int(legal.numpy().argmax()))  # of equal ones the first, unlike torch's
-        return tokens[: masks.complete_after(tokens)]
 
     def _load(self, directory: Path, blocks: int, device: str) -> ModelRunner:
         quantize, kv_dtype = self.numbers
@@ -276,35 +272,6 @@ def _row(entry: TokenIdLogprob) -> torch.Tensor:
     row = torch.full((VOCABULARY,), torch.nan, dtype=torch.float64)
     row[list(tokens)] = torch.tensor(values, dtype=torch.float64)
     return row
-
-
-class _Masks(LogitsProcessor):
-    """Applies llguidance's masks in transformers' loop."""
-
-    def __init__(self, tokens: llguidance.LLTokenizer, grammar: Grammar, prompt: int) -> None:
-        self._tokens, self._prompt, self._source = tokens, prompt, _source(grammar)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        matcher = self._matcher(input_ids[0, self._prompt :].tolist())
-        bitmask = llguidance.numpy.allocate_token_bitmask(1, VOCABULARY)
-        llguidance.numpy.fill_next_token_bitmask(matcher, bitmask, 0)
-        masked = scores.numpy()
-        llguidance.numpy.apply_token_bitmask_inplace(masked, bitmask)
-        return torch.from_numpy(masked)
-
-    def complete_after(self, tokens: list[int]) -> int:
-        """Return the number of tokens after which nothing can follow."""
-        matcher = llguidance.LLMatcher(self._tokens, self._source)
-        for count, token in enumerate(tokens, 1):
-            assert matcher.consume_token(token)
-            if matcher.is_stopped():
-                return count
-        return len(tokens)
-
-    def _matcher(self, tokens: list[int]) -> llguidance.LLMatcher:
-        matcher = llguidance.LLMatcher(self._tokens, self._source)
-        assert matcher.consume_tokens(tokens) or matcher.is_stopped()
-        return matcher
 
 
 @cache

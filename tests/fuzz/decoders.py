@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of everything that decodes bytes from outside.
 
-    python -m tests.fuzz.decoders session -runs=100000          one target; any libFuzzer option
+    python -m tests.fuzz.decoders session -runs=100000          one target, or several with commas; any libFuzzer option
     make fuzz                                                   all of them, a minute each
 
 A target may refuse its input by the errors that it documents. Anything else is a finding, which libFuzzer writes to a
@@ -167,9 +167,20 @@ SEEDS: dict[str, list[bytes]] = {
 
 
 def main() -> None:
-    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+    targets = sys.argv.pop(1).split(",") if len(sys.argv) > 1 else []
+    if not targets or not {*targets} <= TARGETS.keys():
         raise SystemExit(f"{__doc__}\nTargets: {', '.join(TARGETS)}")
-    target = sys.argv.pop(1)
+    for target in targets[1:]:
+        # Each target ends its process. All together they import what they fuzz once.
+        child = os.fork()
+        if child == 0:
+            fuzz(target)
+        elif status := os.waitpid(child, 0)[1]:
+            raise SystemExit(f"{target}: {os.waitstatus_to_exitcode(status)}")
+    fuzz(targets[0])
+
+
+def fuzz(target: str) -> None:
     ARTIFACTS.mkdir(exist_ok=True)
     corpus = ARTIFACTS / "fuzz" / target
     corpus.mkdir(parents=True, exist_ok=True)

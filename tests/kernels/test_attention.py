@@ -14,6 +14,7 @@ import kernels
 from kernels import LayerCache, library, plan_attention, reference
 from kernels.attention import fast_torch
 from kernels.ops.attention import NO_SCALES, paged_attention_cost
+from tests.amounts import examples, some_of
 from tests.kernels.paging import BLOCK, Paged
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -21,10 +22,19 @@ SPLIT = 512
 """Keys of which one split is made; see kernels/csrc/cpu/attention.h."""
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}
 """Of outputs near one; in bf16 the weights are rounded as well as the results."""
-every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+every_shape = settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 starts = st.sampled_from([0, 1, 15, 16, 17, 31, 32, 40, 511, 512, 513]) | st.integers(0, 70)
 counts = st.sampled_from([1, 1, 1, 2, 15, 16, 17]) | st.integers(0, 80)
 sizes = st.sampled_from([(4, 4), (4, 2), (6, 1), (40, 1), (7, 7)])
+
+
+SHAPES_AND_WINDOWS = [
+    (*shape, window)
+    for shape in [(3, 3, 32), (2, 2, 48), (4, 2, 64), (3, 1, 80), (8, 1, 64), (5, 1, 128)]
+    for window in (None, 75)
+]
 
 
 def attend(batch: Paged) -> torch.Tensor:
@@ -61,7 +71,7 @@ def test_each_query_gets_the_softmax_over_what_it_may_see(isa: str, dtype: torch
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_the_specification_gives_the_same(data: st.DataObject) -> None:
     """It does not look at unused slots either."""
     batch = data.draw(any_batch(torch.float32))
@@ -123,12 +133,9 @@ def test_a_token_does_not_depend_on_its_batch_or_its_chunk(
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
-@pytest.mark.parametrize("window", [None, 75])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"), [(3, 3, 32), (2, 2, 48), (4, 2, 64), (3, 1, 80), (8, 1, 64), (5, 1, 128)]
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "window"), some_of(SHAPES_AND_WINDOWS, 3))
 def test_decodes_and_drafts_get_what_a_prompt_gets(
-    isa: str, stored: torch.dtype, window: int | None, heads: int, kv_heads: int, dim: int
+    isa: str, stored: torch.dtype, heads: int, kv_heads: int, dim: int, window: int | None
 ) -> None:
     """The same bits for one, two, three and four tokens at a time as for all of them, among keys of any size."""
     length = 2 * SPLIT + 40

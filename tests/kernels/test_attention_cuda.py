@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import LayerCache
+from tests.amounts import examples
 from tests.kernels.conftest import Body
 from tests.kernels.paged import SPLIT, Batch, batch
 
@@ -35,7 +36,7 @@ def close(one: Batch, found: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "stored"), TYPES, ids=str)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=rows,
     heads=st.sampled_from([(1, 1), (4, 1), (6, 2), (3, 3), (20, 1)]),

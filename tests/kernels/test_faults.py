@@ -1,7 +1,7 @@
 """The schedules of the emulator: sound kernels do not depend on them, and planted faults show under some.
 
-Each fault compiles one CUDA source anew, which takes a few seconds: `make test` plants one in each kernel, `make
-test-deep` all of them.
+Each fault compiles one CUDA source anew, which takes a second or two: `make test` plants one of each kind of kernels,
+`make test-deep` all of them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from kernels import library
-from tests.kernels.faults import Fault, check, compile_with
+from tests.kernels.faults import Case, Fault, check, compile_with
 from tests.kernels.planted import attention, layers, lora, moe
 
-CASES = layers.CASES | attention.CASES | lora.CASES | moe.CASES
-FAULTS = layers.FAULTS | attention.FAULTS | lora.FAULTS | moe.FAULTS
+KINDS = (layers, attention, lora, moe)
+CASES: dict[str, Case] = {name: case for kind in KINDS for name, case in kind.CASES.items()}
+FAULTS: dict[str, list[Fault]] = {name: faults for kind in KINDS for name, faults in kind.FAULTS.items()}
 _PAIRS = [
     pytest.param(name, fault, id=f"{name}: {fault.name}", marks=pytest.mark.deep if number else ())
-    for name in FAULTS
-    for number, fault in enumerate(FAULTS[name])
+    for kind in KINDS
+    for number, (name, fault) in enumerate((name, fault) for name in kind.FAULTS for fault in kind.FAULTS[name])
 ]
 
 

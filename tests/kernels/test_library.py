@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,16 +11,23 @@ import torch
 from kernels import library
 
 
-def chosen(isa: str) -> str:
-    """What a process says that is told to use an instruction set."""
-    code = "from kernels import library; print(library.cpu.isa if library.cpu else library.reason)"
-    environment = {**os.environ, "ROUNDHOUSE_CPU_ISA": isa}
-    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    return (process.stdout or process.stderr).strip()
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """What the module says that is run where the environment asks for an instruction set."""
+
+    def ask(isa: str) -> str:
+        monkeypatch.setenv(library.VARIABLE, isa)
+        try:
+            found = runpy.run_path(str(library.__file__))
+        except (ValueError, FileNotFoundError) as error:
+            return str(error)
+        return str(found["cpu"].isa if found["cpu"] else found["reason"])
+
+    return ask
 
 
 @pytest.mark.parametrize("isa", library.ISAS)
-def test_an_instruction_set_can_be_forced(isa: str) -> None:
+def test_an_instruction_set_can_be_forced(chosen: Callable[[str], str], isa: str) -> None:
     if isa not in library.supported():
         assert "which this CPU does not have" in chosen(isa)
     elif (library.FOLDER / f"libroundhouse_cpu_{isa}.so").exists():
@@ -30,11 +36,11 @@ def test_an_instruction_set_can_be_forced(isa: str) -> None:
         assert "has not been built" in chosen(isa)
 
 
-def test_the_plain_torch_bodies_can_be_forced() -> None:
+def test_the_plain_torch_bodies_can_be_forced(chosen: Callable[[str], str]) -> None:
     assert chosen("reference") == "ROUNDHOUSE_CPU_ISA asks for it"
 
 
-def test_an_unknown_instruction_set_is_named() -> None:
+def test_an_unknown_instruction_set_is_named(chosen: Callable[[str], str]) -> None:
     assert chosen("avx1024").endswith("ROUNDHOUSE_CPU_ISA is 'avx1024'; it may be avx2, avx512, amx or reference")
 
 

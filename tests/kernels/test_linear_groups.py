@@ -15,8 +15,11 @@ from kernels import library
 from kernels.formats import QuantizedWeight, pack_quantized
 from kernels.formats.groups import GroupedWeight
 from kernels.formats.stored.gguf import TYPES, unpack
+from tests.amounts import examples
 
-every_shape = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+every_shape = settings(
+    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 rows = st.sampled_from([1, 2, 5, 6, 7, 13, 17, 33, 50, 270])
 outputs = st.sampled_from([1, 16, 33, 70])
 HALVES = {"q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}

@@ -15,6 +15,7 @@ from kernels import LoraAdapter, LoraLayout, LoraWorkspace, library
 from kernels.lora import reference
 from kernels.lora.layout import read_image
 from kernels.lora.plan import SegmentPlan
+from tests.amounts import examples
 from tests.kernels.conftest import load
 from tests.kernels.lora_arenas import EXPERTS, SECTOR, SIZES, VOCABULARY, WIDTH, Arena, layout, segments
 from tests.kernels.test_lora_bodies import expected, wide
@@ -53,7 +54,7 @@ def assert_rounded(found: torch.Tensor, exact: torch.Tensor, magnitudes: torch.T
 
 
 @DTYPES
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**20), steps=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1))
 )
@@ -93,7 +94,7 @@ def test_adapted_rows_equal_the_specification(
 
 
 @DTYPES
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**20), counts=st.lists(st.integers(1, 9), min_size=3, max_size=8))
 def test_adapted_experts_equal_the_specification(body: str, dtype: torch.dtype, seed: int, counts: list[int]) -> None:
     arena = Arena([layout(dtype, (), experts=rank) for rank in (8, 8, 16)], dtype, seed)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -131,6 +131,7 @@ POINTS = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6)), min_siz
 
 
 @given(POINTS, st.booleans(), st.booleans(), st.none() | st.floats(1e-6, 1e6))
+@example([(1e-20, 1.0)], False, False, None)  # Ticks that were rounded to twelve places were far outside.
 def test_everything_that_a_chart_shows_is_within_it(
     points: list[tuple[float, float]], logarithmic: bool, scattered: bool, bound: float | None
 ) -> None:

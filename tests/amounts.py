@@ -1,0 +1,19 @@
+"""How much of what is much is tested by default; `make test-deep` tests the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+
+def examples(number: int) -> int:
+    """As many for a search whose examples are dear, and ten times as many in a deep run."""
+    return number * settings().max_examples // 50
+
+
+def some_of(cases: Sequence[Sequence[Any]], step: int) -> list[Any]:
+    """Parameters: every so many-th case runs by default, the others in a deep run."""
+    return [pytest.param(*case, marks=pytest.mark.deep if at % step else ()) for at, case in enumerate(cases)]
