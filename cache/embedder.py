@@ -52,6 +52,7 @@ def main(model: str, name: str, listen: str, device: str, threads: int, queue: i
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    gc.disable()  # what is loaded here stays, and collections would look at it again and again
     try:
         loaded = SentenceModel(directory_of(model), device=device)
         loaded.encode(["What is a roundhouse?"])  # the first one takes longer
@@ -61,7 +62,8 @@ def main(model: str, name: str, listen: str, device: str, threads: int, queue: i
         name or Path(model).name or DEFAULT_NAME, loaded.revision, loaded.dimensions, loaded.max_tokens
     )
     gc.collect()
-    gc.freeze()  # what was loaded lives as long as the process
+    gc.freeze()
+    gc.enable()
     try:
         asyncio.run(_serve(EmbedderServer(loaded, hello, queue=queue), Path(listen.removeprefix("unix://")), hello))
     except OSError as error:

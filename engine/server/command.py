@@ -71,6 +71,7 @@ def main(**values: Any) -> None:
     except ValueError as error:
         fail(str(error))
     set_up_process(options)
+    gc.disable()  # libraries and the model make objects that stay, which collections would look at again and again
     from engine.execution.warm_up import NotEnoughMemory
     from engine.server.loaded_engine import LoadedEngine
 
@@ -89,6 +90,7 @@ def main(**values: Any) -> None:
     # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(6)}", prepare=prepare)
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))

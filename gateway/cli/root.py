@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -12,30 +13,50 @@ from rich.console import Console
 
 from gateway import __version__
 from gateway.access.identity.secret import derive, installation_secret
-from gateway.cli.adapters import adapter
-from gateway.cli.admin import admin
-from gateway.cli.audit import audit
-from gateway.cli.backup import backup, restore
-from gateway.cli.cache import cache
 from gateway.cli.connection import config_option, load_settings, run, with_redis
-from gateway.cli.doctor import doctor
-from gateway.cli.keys import key
-from gateway.cli.models import models
-from gateway.cli.plan import plan
-from gateway.cli.route import route
-from gateway.cli.safety import safety
-from gateway.cli.scale import scale
-from gateway.cli.tenants import tenant, user
-from gateway.cli.usage import usage
-from gateway.config import checkpoints
 from gateway.config.redis import without_secrets
 from gateway.config.settings import NO_TENANTS, TIERS, Settings, SettingsError, file_of, load
-from load.command import command as load_test
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=_CONTEXT)
+_ELSEWHERE = {
+    "adapter": "gateway.cli.adapters:adapter",
+    "admin": "gateway.cli.admin:admin",
+    "audit": "gateway.cli.audit:audit",
+    "backup": "gateway.cli.backup:backup",
+    "cache": "gateway.cli.cache:cache",
+    "doctor": "gateway.cli.doctor:doctor",
+    "key": "gateway.cli.keys:key",
+    "load": "load.command:command",
+    "models": "gateway.cli.models:models",
+    "plan": "gateway.cli.plan:plan",
+    "restore": "gateway.cli.backup:restore",
+    "route": "gateway.cli.route:route",
+    "safety": "gateway.cli.safety:safety",
+    "scale": "gateway.cli.scale:scale",
+    "tenant": "gateway.cli.tenants:tenant",
+    "usage": "gateway.cli.usage:usage",
+    "user": "gateway.cli.tenants:user",
+}
+"""Commands of other modules, which are loaded when they are asked for: all together take longer than most commands."""
+
+
+class _Root(click.Group):
+    """The commands of this module and those elsewhere."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, name = _ELSEWHERE[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=_Root, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="roundhouse")
 def main() -> None:
     """A chat gateway for language models that you run yourself.
@@ -230,6 +251,8 @@ def config() -> None:
 @config_option
 def config_check(config: str | None) -> None:
     """Say whether the configuration can be used, and if not, which field is wrong; running gateways keep theirs."""
+    from gateway.config import checkpoints
+
     settings = load_settings(config)
     try:
         checkpoints.check(checkpoints.present(settings), settings.models.open())
@@ -289,25 +312,6 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
         with_redis(load_settings(config), show)
     except cli_top.TopError as error:
         raise click.ClickException(str(error)) from error
-
-
-main.add_command(adapter)
-main.add_command(admin)
-main.add_command(audit)
-main.add_command(backup)
-main.add_command(cache)
-main.add_command(doctor)
-main.add_command(key)
-main.add_command(load_test, "load")
-main.add_command(models)
-main.add_command(plan)
-main.add_command(restore)
-main.add_command(route)
-main.add_command(safety)
-main.add_command(scale)
-main.add_command(tenant)
-main.add_command(usage)
-main.add_command(user)
 
 
 if __name__ == "__main__":

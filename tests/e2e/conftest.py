@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -33,19 +34,26 @@ class Installation:
     Args:
         tiers: tiers to start, each of which takes a core for seconds, and all of which have this repository's model;
             none: what is served is up to `tables` or `environment`.
+        served: more tiers with this model, and the addresses of engines that run already.
         tables: more of its configuration.
     """
 
     def __init__(
-        self, *, port: int | None = None, tiers: Sequence[str] = TIERS, tables: str = "", **environment: str
+        self,
+        *,
+        port: int | None = None,
+        tiers: Sequence[str] = TIERS,
+        served: Mapping[str, str] = MappingProxyType({}),
+        tables: str = "",
+        **environment: str,
     ) -> None:
         # Unix sockets need short paths, which pytest's own folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
         self.port = port or free_port()
         self.log = self.folder / "log"
-        if tiers or tables:
+        if tiers or served or tables:
             environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
-            Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers) + tables)
+            Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers, served) + tables)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -122,9 +130,15 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(*, tiers: Sequence[str] = TIERS, tables: str = "", **environment: str) -> Iterator[Installation]:
+def installation(
+    *,
+    tiers: Sequence[str] = TIERS,
+    served: Mapping[str, str] = MappingProxyType({}),
+    tables: str = "",
+    **environment: str,
+) -> Iterator[Installation]:
     """Start a Roundhouse, and wait until it is ready."""
-    running = Installation(tiers=tiers, tables=tables, **environment)
+    running = Installation(tiers=tiers, served=served, tables=tables, **environment)
     try:
         running.wait_ready()
         yield running
@@ -139,18 +153,36 @@ def roundhouse() -> Iterator[Installation]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    """Address of an engine with this repository's model, for installations whose tests are not about their engines."""
+    [pool] = demo_settings().pools
+    folder = Path(tempfile.mkdtemp(prefix="rh-engine-"))
+    command = ["-m", "engine.server", "--model", pool.model, "--threads", "1", "--listen", f"unix://{folder}/socket"]
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline()
+            yield f"unix://{folder}/socket"
+        finally:
+            process.kill()
+    shutil.rmtree(folder)
+
+
 NAMES = {"small": "roundhouse-demo-2m", "medium": "roundhouse-demo-medium", "large": "roundhouse-demo-large"}
 """What the tiers' models are called."""
 
 
-def _configuration(tiers: Sequence[str]) -> str:
+def _configuration(tiers: Sequence[str], served: Mapping[str, str]) -> str:
     """The embedded default, but with its model in these tiers; the large one drafts."""
     demo = demo_settings()
     [tenant] = demo.tenants
     [key] = tenant.keys
     [pool] = demo.pools
     lines = [f'[[tenants]]\nname = "{tenant.name}"\nkeys = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]']
-    lines += [f'[[pools]]\ntier = "{tier}"\nname = "{NAMES[tier]}"\nmodel = "{pool.model}"' for tier in tiers]
+    for tier in (*served, *tiers):
+        lines.append(f'[[pools]]\ntier = "{tier}"\nname = "{NAMES[tier]}"\nmodel = "{pool.model}"')
+        if tier in served:
+            lines.append(f'engines = ["{served[tier]}"]')
     if "large" in tiers:
         lines += ['speculate = "auto"', f'draft_model = "{pool.model}"']
     return "\n".join(lines)

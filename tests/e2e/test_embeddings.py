@@ -24,10 +24,10 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.deep)])
-def test_embeddings_come_after_the_chat_and_come_back(killed: bool) -> None:
+def test_embeddings_come_after_the_chat_and_come_back(killed: bool, engine: str) -> None:
     """A chat never waits for them. What has died is started again as an engine is, of which `test_serve` kills one."""
     with (
-        installation(tiers=["small"], ROUNDHOUSE_EMBEDDER_ENABLED="true") as running,
+        installation(tiers=(), served={"small": engine}, ROUNDHOUSE_EMBEDDER_ENABLED="true") as running,
         openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client,
     ):
         chat = client.chat.completions.create(
@@ -44,10 +44,13 @@ def test_embeddings_come_after_the_chat_and_come_back(killed: bool) -> None:
         assert not running.pids("cache.embedder")
 
 
-def test_a_model_that_cannot_be_loaded_costs_embeddings_only() -> None:
+def test_a_model_that_cannot_be_loaded_costs_embeddings_only(engine: str) -> None:
     """It is said on the terminal; the chat goes on."""
     with installation(
-        tiers=["small"], ROUNDHOUSE_EMBEDDER_ENABLED="true", ROUNDHOUSE_EMBEDDER_MODEL="/nowhere"
+        tiers=(),
+        served={"small": engine},
+        ROUNDHOUSE_EMBEDDER_ENABLED="true",
+        ROUNDHOUSE_EMBEDDER_MODEL="/nowhere",
     ) as running:
         assert running.process.stdout
         assert any(b"without embeddings" in line for line in running.process.stdout)

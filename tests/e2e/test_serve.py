@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -74,62 +75,93 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
         assert gone(running)
 
 
-def test_several_gateway_processes_start_with_the_same_advice_as_one(tmp_path: Path) -> None:
-    """Which tiers take short requests only, and that nobody may send any yet."""
+def test_several_gateway_processes_start_with_the_same_advice_as_one(engine: str, tmp_path: Path) -> None:
+    """That nobody may send requests yet; `test_arrivals` has what they say of tiers."""
     [pool] = demo_settings().pools
     config = tmp_path / "roundhouse.toml"
-    config.write_text(f'[[pools]]\ntier = "small"\nname = "demo"\nmodel = "{pool.model}"\nkv_tokens = 512\n')
+    config.write_text(f'[[pools]]\ntier = "small"\nname = "demo"\nmodel = "{pool.model}"\nengines = ["{engine}"]\n')
     running = Installation(tiers=(), ROUNDHOUSE_CONFIG=str(config), ROUNDHOUSE_SERVER_GATEWAYS="2")
     try:
-        said = running.wait_said("nobody may send requests yet")
-        assert "the small tier takes 256 tokens a request, its model could take" in said
+        running.wait_said("nobody may send requests yet")
         assert running.stop() == 0
     finally:
         running.close()
 
 
-def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "small"))
-    exchanged = f'\n[[pools]]\ntier = "small"\nname = "own"\nmodel = "{folder}"\nsha256 = "{checkpoint_digest(folder)}"'
-    with installation(tiers=["medium"], tables=exchanged) as running:
-        with (folder / "model.safetensors").open("r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            file.write(b"\x7f")
-        [pid] = running.pids("engine-small")
-        os.kill(pid, signal.SIGKILL)
-        said = running.wait_said("the small tier is out of service")
-        assert "was damaged or exchanged; correct pools.model or pools.sha256; then start again" in said
-        with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
-            assert client.responses.create(model="small", input="hello").model == "roundhouse-demo-medium"
-        with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
-            assert msgspec.json.decode(response.read())["status"] == "degraded"
-        assert running.stop() == 0
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Installation, Path, str]]:
+    """An installation, the checkpoint of its small tier, and what it says until it is ready.
 
-
-def test_a_tier_whose_checkpoint_is_damaged_at_the_start_is_out_and_the_others_are_served(tmp_path: Path) -> None:
-    """Damaged so that not even its tokenizer can be read; its own name is refused with the reason. The other tier has a
-    cache for less than its model's context, which the terminal says too."""
-    folder = Path(shutil.copytree(demo_settings().pools[0].model, tmp_path / "large"))
-    (folder / "tokenizer.json").write_bytes(b"{")
-    damaged = f'\n[[pools]]\ntier = "large"\nname = "own"\nmodel = "{folder}"\n'
-    good = f'\n[[pools]]\ntier = "small"\nname = "good"\nmodel = "{demo_settings().pools[0].model}"\nkv_tokens = 1024\n'
-    running = Installation(tiers=[], tables=good + damaged)
+    The large tier's checkpoint is so damaged that not even its tokenizer can be read. The medium tier has a cache for
+    less than its model's context.
+    """
+    [pool] = demo_settings().pools
+    folder = tmp_path_factory.mktemp("checkpoints")
+    small, large = (Path(shutil.copytree(pool.model, folder / tier)) for tier in ("small", "large"))
+    (large / "tokenizer.json").write_bytes(b"{")
+    digest = checkpoint_digest(small)
+    tables = f'''
+[[pools]]
+tier = "small"
+name = "exchanged"
+model = "{small}"
+sha256 = "{digest}"
+[[pools]]
+tier = "medium"
+name = "good"
+model = "{pool.model}"
+kv_tokens = 1024
+[[pools]]
+tier = "large"
+name = "damaged"
+model = "{large}"
+'''
+    running = Installation(tiers=(), tables=tables)
     try:
-        said = running.wait_ready()
-        assert "the small tier takes 512 tokens a request, its model could take 2,048" in said
-        assert "the large tier is out of service, the others answer for it: pools: own: model:" in said
-        assert not running.pids("engine-large")
-        with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
-            assert client.responses.create(model="large", input="hello").model == "good"
-            with pytest.raises(openai.InternalServerError, match="'own' is out of service: its checkpoint cannot be"):
-                client.responses.create(model="own", input="hello")
-        with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
-            found = msgspec.json.decode(response.read())
-        assert found["status"] == "degraded"
-        assert "the large tier (own) is out of service: its checkpoint cannot be used" in found["problems"]
+        yield running, small, running.wait_ready()
         assert running.stop() == 0
     finally:
         running.close()
+
+
+def problems(running: Installation) -> list[str]:
+    """What `/readyz` finds of an installation that is not whole."""
+    with urllib.request.urlopen(running.url + "/readyz", timeout=10) as response:
+        found = msgspec.json.decode(response.read())
+    assert found["status"] == "degraded"
+    return list(found["problems"])
+
+
+def test_a_tier_whose_checkpoint_is_damaged_at_the_start_is_out_and_the_others_are_served(
+    partly: tuple[Installation, Path, str],
+) -> None:
+    """Its own name is refused with the reason. What another tier takes is said on the terminal, too."""
+    running, _, said = partly
+    assert "the medium tier takes 512 tokens a request, its model could take 2,048" in said
+    assert "the large tier is out of service, the others answer for it: pools: damaged: model:" in said
+    assert not running.pids("engine-large")
+    with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
+        assert client.responses.create(model="large", input="hello").model in ("good", "exchanged")
+        with pytest.raises(openai.InternalServerError, match="'damaged' is out of service: its checkpoint cannot be"):
+            client.responses.create(model="damaged", input="hello")
+    reason = "the large tier (damaged) is out of service: its checkpoint cannot be used"
+    assert reason in problems(running)
+
+
+def test_a_tier_whose_checkpoint_was_exchanged_is_out_and_the_others_go_on(
+    partly: tuple[Installation, Path, str],
+) -> None:
+    running, folder, _ = partly
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    [pid] = running.pids("engine-small")
+    os.kill(pid, signal.SIGKILL)
+    said = running.wait_said("the small tier is out of service")
+    assert "was damaged or exchanged; correct pools.model or pools.sha256; then start again" in said
+    with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
+        assert client.responses.create(model="small", input="hello").model == "good"
+    assert any("the small tier" in problem for problem in problems(running))
 
 
 def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:

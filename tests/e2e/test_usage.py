@@ -25,9 +25,9 @@ output = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def priced() -> Iterator[Installation]:
+def priced(engine: str) -> Iterator[Installation]:
     """An installation whose small model has a price: a micro-dollar per token."""
-    with installation(tiers=["small"], tables=PRICES) as running:
+    with installation(tiers=(), served={"small": engine}, tables=PRICES) as running:
         yield running
 
 

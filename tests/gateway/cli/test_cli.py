@@ -74,8 +74,9 @@ def test_config_check_says_which_models_will_be_fetched(tmp_path: Path) -> None:
 
 def test_the_command_line_never_loads_torch() -> None:
     """It must start in a moment, and the gateway must stay free of it."""
-    program = "import sys, gateway.cli.root, gateway.processes.supervisor; raise SystemExit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    program = "import sys, gateway.processes.supervisor; from gateway.cli.root import main; "
+    program += "main(['--help'], standalone_mode=False); raise SystemExit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=True)
 
 
 def test_config_check_names_what_is_wrong(tmp_path: Path) -> None:
