@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -25,6 +26,11 @@ from gateway.models.store import ModelStore, default_folder
 from gateway.processes.redis_server import bundled
 from tests.costs import Budget, Costs
 from tests.embedder import EmbedderProcess, embedder_process
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.e2e.pages import Pages
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
 # others each time, and for more of them: a failure prints how to see it again.
@@ -127,6 +133,24 @@ def redis_url() -> Iterator[str]:
     """A real Redis on a unix socket, one per test process; flush or use names of your own."""
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pages(pytestconfig: pytest.Config, redis_url: str) -> Iterator[Pages]:
+    """What tests of pages share; see there."""
+    from tests.e2e.pages import Pages  # which other tests would wait for
+
+    pages = Pages(redis_url)
+    pytestconfig.pluginmanager.register(pages)
+    yield pages
+    pytestconfig.pluginmanager.unregister(pages)
+    pages.close()
+
+
+@pytest.fixture
+def browser(pages: Pages) -> Browser:
+    """A Chromium that all tests of pages in this process share."""
+    return pages.browser
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,10 @@ from playwright.sync_api import Browser, WebSocket, expect
 from gateway.errors import EngineFailed, RateLimited
 from gateway.protocol.caching import Caching
 from router.route import ComingTier
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.conftest import Installation
 from tests.e2e.page import LONG, answer, answered, ask, connected, message, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

@@ -11,8 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from gateway.errors import EngineFailed
 from router.options import TierOption
-from tests.e2e.browser import Answer, ScriptedServer, needs_chromium, violations, visit
+from tests.e2e.browser import needs_chromium, violations, visit
 from tests.e2e.page import LONG, answered, ask, connected, message
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_attachments import chips, drop
 
 pytestmark = needs_chromium

@@ -9,9 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from gateway.errors import EngineFailed
 from tests.e2e import keyboard
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.keyboard import Step, walk
 from tests.e2e.page import LONG, connected
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

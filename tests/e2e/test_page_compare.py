@@ -8,9 +8,10 @@ from typing import Any
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.errors import Unavailable
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.conftest import NAMES, Installation
 from tests.e2e.page import LONG, answered, ask, connected, message, reload, watched
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_attachments import drop
 from tests.e2e.test_page_settings import use
 

@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.keyboard import focus
 from tests.e2e.page import answer, answered, ask, connected, message
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import fill, listed
 
 pytestmark = needs_chromium

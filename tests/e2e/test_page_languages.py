@@ -10,10 +10,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from gateway.errors import EngineFailed
 from router.options import TierOption
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.overflow import overflowing
 from tests.e2e.page import LONG, answer, answered
 from tests.e2e.pseudo_language import speak, untranslated
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_attachments import drop
 
 pytestmark = needs_chromium

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import answer, answered, ask, connected
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answer, answered, ask, connected
+from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.e2e.page import answer, answered, ask, connected, give_key
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import exported, fill, listed, new_chat
 from tests.redis_bytes import dumped
 
@@ -44,7 +45,7 @@ def ann(keeping: ScriptedServer) -> str:
 def profile(browser: Browser, server: ScriptedServer, key: str, address: str = "/") -> Iterator[Visit]:
     """A browser's profile of its own, in which a key was typed."""
     with visit(browser, server.url) as tab:
-        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{key}')")
+        give_key(tab.page, key)
         tab.page.goto(address)
         connected(tab.page)
         yield tab
@@ -161,7 +162,7 @@ def test_the_list_comes_after_the_conversation(browser: Browser, keeping: Script
     lee = keeping.key_of("lee")
     address = kept_by(browser, keeping, lee)
     with visit(browser, keeping.url) as tab:
-        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{lee}')")
+        give_key(tab.page, lee)
         held: list[Route] = []
         tab.page.route(LIST, lambda route: held.append(route))
         tab.page.goto(address)

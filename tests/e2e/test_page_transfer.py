@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.browser import Visit, needs_chromium
 from tests.e2e.page import answer, answered, ask, connected, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import exported, fill, listed
 
 pytestmark = needs_chromium

@@ -12,14 +12,8 @@ from playwright.sync_api import Browser
 from redis.asyncio import Redis
 
 from gateway.access.sign_in_links import SignInLinks
-from tests.e2e.browser import Visit, chromium, visit
+from tests.e2e.browser import Visit, visit
 from tests.gateway.admin.conftest import OPERATOR, Shop
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
