@@ -1,7 +1,7 @@
 """The pages in headless Chromium: browsers, and visits to pages.
 
-A new context and its processes take a core for two seconds, a page that is loaded again for half a second. So visits one
-after the other share a context, whose page is emptied in between.
+A new context and its processes take a core for two seconds, a page that is loaded again for half a second. So visits
+one after the other share a context, whose page is emptied in between.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ def visit(browser: Browser, url: str, *, first: bool = False, **options: Any) ->
         first: whether the browser has no file of the page yet. It is in a context of its own, as is one with a worker.
     """
     look = {name: options.pop(name) for name in LOOK if name in options}
+    if options.get("locale") == "en-US":
+        del options["locale"]  # which is that of any context
     alone = first or "service_workers" in options
     kept = _emptied.setdefault(browser, {}).setdefault((url, *sorted(options.items())), [])
     tab = kept.pop() if kept and not alone else Visit(browser, url, **options)

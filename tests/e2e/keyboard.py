@@ -12,6 +12,12 @@ _CONTROLS = """[...document.querySelectorAll(
   && element.checkVisibility({ visibilityProperty: true }) && !element.closest("[inert]")
   && (document.querySelector("dialog:modal") ?? document).contains(element))"""
 """What can be used now: of a page with a modal dialog what is in that."""
+_BETWEEN = f"""(element) => {{
+  const controls = {_CONTROLS};
+  const [from, to] = [document.activeElement, element].map((each) => controls.indexOf(each));
+  return from < 0 || to < 0 ? 0 : (to - from + controls.length) % controls.length;
+}}"""
+"""How many times Tab comes to something else before it comes to an element, as far as their order tells."""
 
 
 def focus(target: Locator, key: str = "Tab") -> None:
@@ -19,6 +25,9 @@ def focus(target: Locator, key: str = "Tab") -> None:
     expect(target).to_be_visible()
     page = target.page
     most = 2 * int(page.evaluate(f"{_CONTROLS}.length")) + 10
+    if key == "Tab":
+        for _ in range(target.evaluate(_BETWEEN)):
+            page.keyboard.press(key)
     for _ in range(most):
         if target.evaluate("element => element === document.activeElement"):
             return

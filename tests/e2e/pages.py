@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.e2e.browser import chromium
 from tests.e2e.scripted import ScriptedServer
+from tests.ports import free_port
 
 
 class Pages:
@@ -22,6 +23,8 @@ class Pages:
     def __init__(self, redis_url: str) -> None:
         self._redis_url = redis_url
         self._running = contextlib.ExitStack()
+        self.port = free_port()
+        """For a server of a test's own."""
 
     @cached_property
     def browser(self) -> Browser:

@@ -65,6 +65,7 @@ from gateway.ws.connections import SocketConnections
 from router.options import Options
 from tests.gateway.people import CHATS, key_of
 from tests.gateway.turns.contexts import context
+from tests.ports import free_port
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -182,10 +183,14 @@ async def _models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
 
 
+_PORTS: list[int] = []
+"""Ports of servers that have ended: visits to the same address share a context."""
+
+
 class ScriptedServer:
     """A gateway with a `ScriptedPipeline`, on a thread of its own."""
 
-    def __init__(self, redis_url: str, settings: Settings | None = None, port: int = 0) -> None:
+    def __init__(self, redis_url: str, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = settings or demo_settings()
         self.pipeline = ScriptedPipeline()
         self.arrivals = ArrivalState()
@@ -206,8 +211,9 @@ class ScriptedServer:
             lifespan=self._lifespan,
         )
         self.gateway: Gateway
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.port = port or (_PORTS.pop() if _PORTS else free_port())
+        self._socket = socket.create_server(("127.0.0.1", self.port))
+        self.url = f"http://127.0.0.1:{self.port}"
         self._server = uvicorn.Server(
             uvicorn.Config(app, ws="websockets-sansio", ws_per_message_deflate=False, log_config=None, access_log=False)
         )
@@ -294,6 +300,7 @@ class ScriptedServer:
         self._thread.join()
         self._loop.close()
         self._socket.close()
+        _PORTS.append(self.port)
 
 
 def with_own_key(digest: str) -> Settings:

@@ -216,8 +216,8 @@ def test_dialogs_are_not_wider_than_the_screen(browser: Browser, server: Scripte
 
 def test_on_a_mac_the_command_key_stands_for_control(browser: Browser, server: ScriptedServer) -> None:
     """Control moves through texts there."""
-    with visit(browser, server.url) as tab:
-        tab.page.add_init_script("Object.defineProperty(Navigator.prototype, 'platform', { get: () => 'MacIntel' });")
+    mac = "Object.defineProperty(Navigator.prototype, 'platform', { get: () => 'MacIntel' });"
+    with visit(browser, server.url) as tab, tab.page.add_init_script(mac):
         tab.page.goto("/")
         connected(tab.page)
         tab.page.keyboard.press("Control+k")

@@ -73,7 +73,7 @@ def test_another_browser_of_the_same_user_sees_it(
 ) -> None:
     """And goes on with it; another user does not, and nothing of it can be read in Redis."""
     keeping.pipeline.answers[f"about {SECRET}"] = Answer(text=f"It is {SECRET}.")
-    with profile(browser, keeping, ann) as first, profile(browser, keeping, keeping.key_of("bob")) as other:
+    with profile(browser, keeping, ann) as first:
         ask(first.page, f"about {SECRET}")
         answered(first.page)
         sent(first.page)
@@ -85,14 +85,15 @@ def test_another_browser_of_the_same_user_sees_it(
             sent(second.page)
             looked_at(first.page)
             expect(first.page.locator(".question p")).to_have_text([f"about {SECRET}", "and then?"])
-            with profile(browser, keeping, ann, first.page.url) as third:
-                expect(answer(third.page)).to_have_text("A short answer.")
             assert databases(first.page) == databases(second.page) == 0
-        expect(other.page.get_by_text("No conversations yet.")).to_be_visible()
+        with profile(browser, keeping, ann, first.page.url) as third:
+            expect(answer(third.page)).to_have_text("A short answer.")
+        with profile(browser, keeping, keeping.key_of("bob")) as other:
+            expect(other.page.get_by_text("No conversations yet.")).to_be_visible()
         id = first.page.url.rsplit("/", 1)[1]
         for key, status in ((ann, 200), (keeping.key_of("eve"), 404)):
             headers = {"authorization": f"Bearer {key}"}
-            assert other.context.request.get(f"/v1/chats/{id}", headers=headers).status == status
+            assert first.context.request.get(f"/v1/chats/{id}", headers=headers).status == status
         assert SECRET.encode() not in dumped(redis_url)
 
 
@@ -232,11 +233,13 @@ def test_an_export_waits_as_long_as_the_server_says(browser: Browser, keeping: S
 
 def test_tabs_share_them(browser: Browser, keeping: ScriptedServer) -> None:
     """Of one browser, without being looked at."""
-    with profile(browser, keeping, keeping.key_of("tim")) as tab:
+    tim = keeping.key_of("tim")
+    with profile(browser, keeping, tim) as tab:
         ask(tab.page, "one")
         answered(tab.page)
         sent(tab.page)
         other = tab.context.new_page()
+        give_key(other, tim)
         other.goto(tab.page.url)
         connected(other)
         ask(other, "two")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx2
 import pytest
@@ -13,7 +14,16 @@ from redis.asyncio import Redis
 
 from gateway.access.sign_in_links import SignInLinks
 from tests.e2e.browser import Visit, visit
-from tests.gateway.admin.conftest import OPERATOR, Shop
+from tests.e2e.pages import Pages
+from tests.gateway.admin.conftest import OPERATOR, Administer, Shop, furnished
+from tests.gateway.thread import ServingThread
+
+
+@pytest.fixture
+def shop(administer: Administer, unsignalled: None, pages: Pages) -> Iterator[Shop]:
+    """A shop at the same address for all tests, whose visits share a context so."""
+    with ServingThread(partial(furnished, partial(administer, server={"port": pages.port}))) as shop:
+        yield shop
 
 
 @pytest.fixture
