@@ -44,6 +44,7 @@ os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 TOGETHER = {
     "a whole installation": (
         "tests/e2e/test_page.py",
+        "tests/e2e/test_sign_in.py",
         "tests/e2e/test_serve.py",
         "tests/e2e/test_clients.py",
         "tests/e2e/test_adapters.py",

@@ -15,15 +15,13 @@ from redis.asyncio import Redis
 from gateway.access.sign_in_links import SignInLinks
 from tests.e2e.browser import Visit, visit
 from tests.e2e.pages import Pages
-from tests.gateway.admin.conftest import OPERATOR, Administer, Shop, furnished
-from tests.gateway.thread import ServingThread
+from tests.gateway.admin.conftest import OPERATOR, Administer, Shop
 
 
 @pytest.fixture
-def shop(administer: Administer, unsignalled: None, pages: Pages) -> Iterator[Shop]:
-    """A shop at the same address for all tests, whose visits share a context so."""
-    with ServingThread(partial(furnished, partial(administer, server={"port": pages.port}))) as shop:
-        yield shop
+def administer(administer: Administer, pages: Pages) -> Administer:
+    """Gateways at the same address in all tests, whose visits share a context so."""
+    return partial(administer, server={"port": pages.port})
 
 
 @pytest.fixture
