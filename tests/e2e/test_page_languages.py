@@ -49,7 +49,7 @@ def test_a_german_browser_gets_a_german_page(german: Visit, server: ScriptedServ
     expect(page.get_by_role("heading", level=1)).to_have_text("Chat")
     expect(page.get_by_role("log", name="Chat")).to_have_attribute("aria-busy", "false")
     expect(page.get_by_label("Nachricht", exact=True)).to_be_focused()
-    assert violations(page) == []
+    assert violations(page, colours=False) == []
     server.pipeline.answers["Hallo"] = Answer(
         text="Guten Tag.",
         cost=1_234_567,
@@ -69,7 +69,7 @@ def test_a_german_browser_gets_a_german_page(german: Visit, server: ScriptedServ
     expect(reasons).to_have_text(["Komplexität 0,12 verlangt die Stufe klein", "ist eine Frage (+0,12)", "the unknown"])
     # What is not translated is read aloud as English.
     expect(facts.locator("[lang=en]")).to_have_text(["the unknown"])
-    assert violations(page) == []
+    assert violations(page, colours=False) == []
 
 
 def test_failures_limits_and_counts_are_german(german: Visit, server: ScriptedServer) -> None:
@@ -83,18 +83,18 @@ def test_failures_limits_and_counts_are_german(german: Visit, server: ScriptedSe
     ask(page, "kaputt")
     failure = page.get_by_role("article").get_by_role("alert")
     expect(failure).to_contain_text("Das Modell ist beim Antworten ausgefallen.")
-    assert violations(page) == []
+    assert violations(page, colours=False) == []
     for name in ("Einstellungen", "Prompts"):
         page.get_by_role("button", name=name, exact=True).click()
         expect(page.get_by_role("dialog")).to_be_visible()
-        assert violations(page) == [], name
+        assert violations(page, colours=False) == [], name
         page.keyboard.press("Escape")
     page.keyboard.press("ControlOrMeta+k")
     expect(page.get_by_role("dialog", name="Finden").get_by_role("searchbox")).to_be_focused()
     page.keyboard.type("tastenk")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Tastenkürzel")).to_contain_text("Strg Umschalt O")
-    assert violations(page) == []
+    assert violations(page, colours=False) == []
 
 
 def test_shared_conversations_are_german(german: Visit, server: ScriptedServer, browser: Browser) -> None:
@@ -107,7 +107,7 @@ def test_shared_conversations_are_german(german: Visit, server: ScriptedServer, 
     address = dialog.get_by_label("Adresse", exact=True)
     expect(address).to_have_value(re.compile("/s/"))
     expect(dialog.get_by_role("button", name=re.compile("^Widerrufen: Geteilt am .* bis .*")).first).to_be_visible()
-    assert violations(page) == []
+    assert violations(page, colours=False) == []
     with visit(browser, server.url, locale="de-DE") as tab:
         reader = tab.page
         reader.goto(address.input_value())
@@ -117,10 +117,10 @@ def test_shared_conversations_are_german(german: Visit, server: ScriptedServer, 
             reader.get_by_role("button", name="Weiter").click()
             if key == "wrong":
                 expect(refusal).to_contain_text("Dieser API-Schlüssel ist falsch.")
-                assert violations(reader) == []
+                assert violations(reader, colours=False) == []
         expect(reader.locator("#told")).to_contain_text("Ein geteilter Chat. Er kann bis")
         expect(reader.get_by_role("heading", name="Frage")).to_have_count(1)
-        assert violations(reader) == []
+        assert violations(reader, colours=False) == []
 
 
 def language(page: Page, button: str, label: str, choice: str) -> None:
