@@ -112,8 +112,7 @@ def test_what_a_view_shows_of_one_thing_takes_two_requests_at_most(
     }
     found: dict[str, int] = {}
     for address in expected:
-        page.goto("/admin/")
-        loaded(page, "Overview")
+        open_view(page, "#/", "Overview")
         asked.clear()
         page.goto(f"/admin/{address}")
         expect(page.get_by_role("heading", level=1)).not_to_have_text("Overview")
