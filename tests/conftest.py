@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpcore2
 import pytest
@@ -29,6 +30,11 @@ from gateway.models.store import ModelStore, default_folder
 from gateway.processes.redis_server import bundled
 from tests.costs import Budget, Costs
 from tests.embedder import EmbedderProcess, embedder_process
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.e2e.pages import Pages
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
 # others each time, and for more of them: a failure prints how to see it again. Hypothesis also draws constants that it
@@ -51,6 +57,7 @@ httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 TOGETHER = {
     "a whole installation": (
         "tests/e2e/test_page.py",
+        "tests/e2e/test_sign_in.py",
         "tests/e2e/test_serve.py",
         "tests/e2e/test_clients.py",
         "tests/e2e/test_adapters.py",
@@ -125,6 +132,24 @@ def redis_url() -> Iterator[str]:
     """A real Redis on a unix socket, one per test process; flush or use names of your own."""
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pages(pytestconfig: pytest.Config, redis_url: str) -> Iterator[Pages]:
+    """What tests of pages share; see there."""
+    from tests.e2e.pages import Pages  # which other tests would wait for
+
+    pages = Pages(redis_url)
+    pytestconfig.pluginmanager.register(pages)
+    yield pages
+    pytestconfig.pluginmanager.unregister(pages)
+    pages.close()
+
+
+@pytest.fixture
+def browser(pages: Pages) -> Browser:
+    """A Chromium that all tests of pages in this process share."""
+    return pages.browser
 
 
 @pytest.fixture(scope="session")

@@ -1,75 +1,31 @@
-"""The chat page in headless Chromium: the browser, and a server that plays scripted answers.
+"""The pages in headless Chromium: browsers, and visits to pages.
 
-The scripted server is the real thing up to the pipeline of a turn: page, tickets, WebSocket, protocol, turns and a real
-Redis are the product's; only the answers come from a script, so that a test can hold, cut and fail them.
+A new context and its processes take a core for two seconds, a page that is loaded again for half a second. So visits
+one after the other share a context, whose page is emptied in between.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import dataclasses
-import json
 import shutil
-import socket
-import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
-import msgspec
+import axe_playwright_python
 import pytest
-import redis
-import uvicorn
-from axe_playwright_python.sync_playwright import Axe
-from msgspec import Struct
-from playwright.sync_api import Browser, BrowserContext, BrowserType, ConsoleMessage, Page, expect, sync_playwright
-from playwright.sync_api import Response as Answered
-from redis.asyncio import Redis
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
-from gateway.access.directory.store import Directory
-from gateway.access.directory.view import View, configured
-from gateway.access.identity import Scope
-from gateway.access.identity.authenticate import Identity
-from gateway.access.identity.guesses import Guesses
-from gateway.access.identity.issuers import Issuers
-from gateway.access.identity.last_used import LastUsed
-from gateway.access.tickets import Tickets
-from gateway.config.configuration import Configuration
-from gateway.config.settings import Settings, demo_settings
-from gateway.engines.arrival import ArrivalState
-from gateway.errors import ApiError, ContextLengthExceeded
-from gateway.http import chats, feedback, page, prompts, responses, shares, tickets
-from gateway.http.exchange import JsonResponse, on_error
-from gateway.limits.limiter import Limiter
-from gateway.pipeline.routing.decisions import DecisionLog
-from gateway.pipeline.routing.judge import Judge
-from gateway.protocol.stream import (
-    ArgumentsDelta,
-    CacheOutcome,
-    CallBegun,
-    CallEnded,
-    Finished,
-    LimitReading,
-    LimitState,
-    Routed,
-    TextDelta,
-    TokenUsage,
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    BrowserType,
+    ConsoleMessage,
+    Error,
+    Page,
+    Response,
+    expect,
+    sync_playwright,
 )
-from gateway.services import Gateway
-from gateway.telemetry.metrics.process import Metrics
-from gateway.turns import Turn, Turns
-from gateway.turns.chats import Chats
-from gateway.turns.comments import Comment, Comments
-from gateway.turns.prompts import Prompts
-from gateway.turns.shares import Shares
-from gateway.ws.connections import SocketConnections
-from router.options import Options
-from tests.gateway.people import CHATS, key_of
-from tests.gateway.turns.contexts import context
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -132,7 +88,7 @@ class Visit:
         page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
         page.on("response", self._on_response)
 
-    def _on_response(self, response: Answered) -> None:
+    def _on_response(self, response: Response) -> None:
         if "/static/" in response.url and response.status >= 400:
             self.faults.append(f"{response.status} for {response.url}")
 
@@ -140,257 +96,94 @@ class Visit:
         if said.type == "error" and not said.text.startswith(NETWORK):
             self.faults.append(said.text)
 
+    def begin(self, *, permissions: Sequence[str] = (), **look: Any) -> None:
+        """Set what can be set at any time; as a new context has it where nothing is said.
+
+        Args:
+            look: of the page, as a context's options name it.
+        """
+        self.page.set_viewport_size(look.pop("viewport", SIZE))
+        self.page.emulate_media(**{"color_scheme": "light", "reduced_motion": "no-preference", **look})
+        if permissions:
+            self.context.grant_permissions(permissions)
+
+    def empty(self) -> bool:
+        """Take back all that was done in this context, but for files in its cache; whether that was possible."""
+        page, context = self.page, self.context
+        try:
+            for other in context.pages:
+                if other is not page:
+                    other.close()
+            context.set_offline(False)
+            context.unroute_all()
+            page.unroute_all()
+            page.goto(NOTHING)
+            session = context.new_cdp_session(page)
+            origin = page.evaluate("sessionStorage.clear(); origin")
+            session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+            session.send("Page.resetNavigationHistory")
+            session.detach()
+            context.clear_cookies()
+            context.clear_permissions()
+            page.mouse.move(0, 0)
+        except Error:
+            return False
+        for event in HEARD:
+            page._impl_obj.remove_all_listeners(event)
+        self.faults, self.hosts = [], set()
+        self.watch(page)
+        return True
+
+
+LOOK = ("viewport", "color_scheme", "reduced_motion", "permissions")
+"""Options that `Visit.begin` takes."""
+SIZE = {"width": 1280, "height": 720}
+HEARD = ("console", "dialog", "download", "pageerror", "popup", "request", "requestfailed", "requestfinished")
+HEARD += ("response", "websocket")
+NOTHING = "/static/icon.svg"
+"""What an emptied page shows: nothing that runs, but with the origin and in the process of the pages."""
+
+_emptied: WeakKeyDictionary[Browser, dict[object, list[Visit]]] = WeakKeyDictionary()
+"""Tabs for later visits, by what they were made for."""
+
 
 @contextlib.contextmanager
-def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
-    """A tab that must end without an error of the page's; `options` are a Playwright context's."""
-    tab = Visit(browser, url, **options)
+def visit(browser: Browser, url: str, *, first: bool = False, **options: Any) -> Iterator[Visit]:
+    """A tab that must end without an error of the page's; `options` are a Playwright context's.
+
+    Args:
+        first: whether the browser has no file of the page yet. It is in a context of its own, as is one with a worker.
+    """
+    look = {name: options.pop(name) for name in LOOK if name in options}
+    if options.get("locale") == "en-US":
+        del options["locale"]  # which is that of any context
+    alone = first or "service_workers" in options
+    kept = _emptied.setdefault(browser, {}).setdefault((url, *sorted(options.items())), [])
+    tab = kept.pop() if kept and not alone else Visit(browser, url, **options)
     try:
+        tab.begin(**look)
         yield tab
         assert not tab.faults, tab.faults
+        if not alone and tab.empty():
+            kept.append(tab)
     finally:
-        tab.context.close()
+        if tab not in kept:
+            tab.context.close()
 
 
-def violations(page: Page) -> list[str]:
-    """What axe has to say, a line each; what is only half faded in has no contrast yet."""
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
+VIOLATIONS = """(rules) => axe.run(document, { resultTypes: ["violations"], rules }).then(({ violations }) =>
+  violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`)))"""
+
+
+def violations(page: Page, *, colours: bool = True) -> list[str]:
+    """What axe has to say, a line each; what is only half faded in has no contrast yet.
+
+    Args:
+        colours: whether contrast counts, which takes most of the time and is the same in any language.
+    """
     page.emulate_media(reduced_motion="reduce")
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
-
-
-class Answer(Struct, frozen=True, kw_only=True):
-    """How the scripted pipeline answers one question."""
-
-    text: str = "A short answer."
-    tier: str = "small"
-    complexity: float | None = 0.12
-    reasons: tuple[str, ...] = ("complexity 0.12 asks for the small tier", "is a question (+0.12)")
-    cache: CacheOutcome = "miss"
-    cache_reason: str = ""
-    refusal: ApiError | None = None
-    """Error that is raised before the turn is routed."""
-    failure: ApiError | None = None
-    """Error that ends the turn after its text."""
-    chunk: int = 4
-    """Characters of one delta."""
-    pause: float = 0.0
-    """Seconds between deltas."""
-    cost: int | None = None
-    """Micro-dollars."""
-    input_tokens: int = 30
-    options: Options = ()
-    call: tuple[str, str] | None = None
-    """Name and arguments of a function call after the text."""
-    hold_at: int | None = None
-    """Characters after which the answer waits for `ScriptedPipeline.release`."""
-
-
-class ScriptedPipeline:
-    """A `gateway.turns.TurnPipeline` that answers from `answers` by the text of the last message, or by the model asked
-    and that text (`small: text`)."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
-        self.turns: list[Turn] = []
-        """All turns that ran, so that tests see what was asked."""
-        self.room: int | None = None
-        """Most messages that find room in the context; None: any number."""
-        self._gates: list[asyncio.Event] = []
-
-    async def run(self, turn: Turn) -> None:
-        self.turns.append(turn)
-        said = turn.conversation[-1].content
-        answer = self.answers.get(f"{turn.request.model}: {said}") or self.answers.get(said, Answer())
-        if answer.refusal:
-            raise answer.refusal
-        if self.room is not None and len(turn.conversation) > self.room:
-            raise ContextLengthExceeded(f"{len(turn.conversation)} messages are more than {self.room}")
-        turn.append(
-            Routed(
-                tier=answer.tier,
-                model=f"scripted-{answer.tier}",
-                replica="scripted",
-                reason="complexity",
-                complexity=answer.complexity,
-                reasons=answer.reasons,
-                options=answer.options,
-                cache=answer.cache,
-                cache_reason=answer.cache_reason,
-            )
-        )
-        written = await self._write(turn, answer)
-        turn.append(LimitState((LimitReading("output_tokens_per_minute", "tenant", 200_000, 199_000, 0.3),)))
-        usage = TokenUsage(answer.input_tokens, 16, written)
-        if turn.cancelled:
-            turn.append(Finished("cancelled", usage))
-        elif answer.failure:
-            turn.append(Finished("error", usage, answer.failure))
-        else:
-            turn.append(Finished("stop", usage, cost=answer.cost))
-
-    async def count(self, turn: Turn) -> dict[str, list[int]]:
-        """Return a token for each word."""
-        return {"scripted": [0 for message in turn.conversation for _ in message.content.split()]}
-
-    async def _write(self, turn: Turn, answer: Answer) -> int:
-        gate = asyncio.Event()
-        self._gates.append(gate)
-        turn.on_cancel(gate.set)
-        written = 0
-        for start in range(0, len(answer.text), answer.chunk):
-            if answer.hold_at is not None and start >= answer.hold_at:
-                await gate.wait()
-            if turn.cancelled:
-                break
-            turn.append(TextDelta(answer.text[start : start + answer.chunk]))
-            written += 1
-            await asyncio.sleep(answer.pause)
-        if answer.call is not None:
-            name, arguments = answer.call
-            for event in (CallBegun("call_1", name), ArgumentsDelta(arguments), CallEnded(True)):
-                turn.append(event)
-        return written
-
-    def release(self) -> None:
-        """Let the held answer go on. On the server's loop only."""
-        for gate in self._gates:
-            gate.set()
-
-
-CONTEXT = 1000
-"""Tokens of the scripted models' context."""
-
-
-async def _models(request: Request) -> Response:
-    context = {"type": "chat", "context_length": CONTEXT}
-    price = {"input": 1_000_000, "cached_input": 1_000_000, "output": 4_000_000}
-    models: list[dict[str, Any]] = [
-        {"id": f"{prefix}{tier}", **context, "tier": tier, "price": price if tier == "large" else None}
-        for prefix in ("", "scripted-")
-        for tier in ("small", "large")
-    ]
-    adapter = {"id": "pirate", "type": "chat", "parent": "scripted-small", "description": "answers like a pirate"}
-    return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
-
-
-class ScriptedServer:
-    """A gateway with a `ScriptedPipeline`, on a thread of its own."""
-
-    def __init__(self, redis_url: str, settings: Settings | None = None, port: int = 0) -> None:
-        self.settings = settings or demo_settings()
-        self.pipeline = ScriptedPipeline()
-        self.arrivals = ArrivalState()
-        self._redis_url = redis_url
-        self._loop = asyncio.new_event_loop()
-        app = Starlette(
-            routes=[
-                *responses.routes,
-                *chats.routes,
-                *shares.routes,
-                *prompts.routes,
-                *feedback.routes,
-                *tickets.routes,
-                *page.routes,
-                Route("/v1/models", _models),
-            ],
-            exception_handlers={ApiError: on_error},
-            lifespan=self._lifespan,
-        )
-        self.gateway: Gateway
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, ws="websockets-sansio", ws_per_message_deflate=False, log_config=None, access_log=False)
-        )
-        self._thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(self._server.serve(sockets=[self._socket]),)
-        )
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> Any:
-        settings, redis = self.settings, Redis.from_url(self._redis_url)
-        secret = bytes(32)
-        directory = Directory(redis, configured=configured(settings), secret=secret)
-        view = View(directory)
-        identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis), Issuers([]))
-        tickets_, metrics = Tickets(redis), Metrics()
-        turns = Turns(self.pipeline, settings.turns, context(redis))
-        limiter = Limiter(redis, settings)
-        connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
-        decisions, nothing = DecisionLog(redis), cast(Any, None)
-        parts: dict[str, Any] = {
-            "configuration": Configuration(settings),
-            "arrivals": self.arrivals,
-            "redis": redis,
-            "identity": identity,
-            "tickets": tickets_,
-            "limiter": limiter,
-            "turns": turns,
-            "connections": connections,
-            "metrics": metrics,
-            "view": view,
-            "decisions": decisions,
-            "judge": Judge(settings.judge, nothing, view, decisions, nothing, redis, metrics),
-            "secret": secret,
-            "directory": directory,
-            "chats": Chats(redis, secret),
-            "shares": Shares(redis),
-            "prompts": Prompts(redis, secret),
-            "comments": Comments(redis, secret),
-        }
-        # This application's routes use no other parts.
-        self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
-        app.state.gateway = self.gateway
-        yield
-        await connections.shut()
-        await turns.aclose()
-        await redis.aclose()
-
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """Run a function on the server's loop."""
-
-        async def run() -> Any:
-            return function(*arguments)
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
-
-    def feedback(self) -> list[dict[str, Any]]:
-        """Write feedback, as a gateway does every second; returns all that Redis has, the oldest first."""
-        asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
-        with redis.Redis.from_url(self._redis_url) as client:
-            return [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
-
-    def comment(self, response: str) -> Comment | None:
-        """What the demo's admins read beside the rating of a response."""
-        found = self.gateway.comments.find("demo", response)
-        return asyncio.run_coroutine_threadsafe(found, self._loop).result(20)
-
-    def key_of(self, user: str, scopes: Sequence[Scope] = CHATS) -> str:
-        """Make a user of the demo's tenant; return a key of this user."""
-        return asyncio.run_coroutine_threadsafe(key_of(self.gateway, user, scopes=scopes), self._loop).result(20)
-
-    def release(self) -> None:
-        """Let the held answer go on."""
-        self.call(self.pipeline.release)
-
-    def __enter__(self) -> ScriptedServer:
-        self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive(), "the scripted server did not start"
-            self._thread.join(0.02)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self._loop.close()
-        self._socket.close()
-
-
-def with_own_key(digest: str) -> Settings:
-    """Settings of an installation that is not the embedded default: its only key has this SHA-256."""
-    defaults = demo_settings()
-    [tenant] = defaults.tenants
-    keys = [msgspec.structs.replace(tenant.keys[0], sha256=digest)]
-    return msgspec.structs.replace(defaults, tenants=[msgspec.structs.replace(tenant, name="own", keys=keys)])
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE)
+    found: list[str] = page.evaluate(VIOLATIONS, {"color-contrast": {"enabled": colours}})
+    return found

@@ -20,8 +20,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from gateway.config.settings import TIERS, demo_settings
-from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
+from tests.e2e.browser import Visit, visit
 from tests.e2e.page import connected
+from tests.e2e.pages import Pages
+from tests.e2e.scripted import ScriptedServer
 from tests.ports import free_port
 
 KEY = "roundhouse-demo"
@@ -188,24 +190,14 @@ def _configuration(tiers: Sequence[str], served: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def shared_server(redis_url: str) -> Iterator[ScriptedServer]:
-    with ScriptedServer(redis_url) as server:
-        yield server
-
-
 @pytest.fixture
-def server(shared_server: ScriptedServer) -> ScriptedServer:
-    shared_server.pipeline.answers.clear()
-    shared_server.pipeline.turns.clear()
-    shared_server.pipeline.room = None
-    return shared_server
+def server(pages: Pages) -> ScriptedServer:
+    """The scripted server, as it is at its start but for what is in Redis."""
+    server = pages.server
+    server.pipeline.answers.clear()
+    server.pipeline.turns.clear()
+    server.pipeline.room = None
+    return server
 
 
 @pytest.fixture
@@ -217,8 +209,8 @@ def tab(browser: Browser, server: ScriptedServer) -> Iterator[Visit]:
 
 
 @pytest.fixture(scope="module")
-def page(redis_url: str) -> Iterator[Page]:
+def page(pages: Pages) -> Iterator[Page]:
     """A page whose modules can be imported."""
-    with ScriptedServer(redis_url) as server, chromium() as browser, visit(browser, server.url) as tab:
+    with visit(pages.browser, pages.server.url) as tab:
         tab.page.goto("/")
         yield tab.page

@@ -12,6 +12,17 @@ _CONTROLS = """[...document.querySelectorAll(
   && element.checkVisibility({ visibilityProperty: true }) && !element.closest("[inert]")
   && (document.querySelector("dialog:modal") ?? document).contains(element))"""
 """What can be used now: of a page with a modal dialog what is in that."""
+_AHEAD = f"""((elements) => {{
+  const controls = {_CONTROLS};
+  const here = document.activeElement;
+  const follows = (each) => each === here || here.compareDocumentPosition(each) & Node.DOCUMENT_POSITION_FOLLOWING;
+  const from = Math.max(0, here === document.body ? 0 : controls.findIndex(follows));
+  return elements.map((each) => (controls.indexOf(each) - from + controls.length) % controls.length);
+}})"""
+"""How many times Tab comes to something else before it comes to these, as far as their order tells."""
+
+_ROUNDS = 6
+"""How often the controls ahead are walked through: Tab comes to each part of a date, too."""
 
 
 def focus(target: Locator, key: str = "Tab") -> None:
@@ -19,6 +30,9 @@ def focus(target: Locator, key: str = "Tab") -> None:
     expect(target).to_be_visible()
     page = target.page
     most = 2 * int(page.evaluate(f"{_CONTROLS}.length")) + 10
+    if key == "Tab":
+        for _ in range(target.evaluate(f"element => {_AHEAD}([element])[0]")):
+            page.keyboard.press(key)
     for _ in range(most):
         if target.evaluate("element => element === document.activeElement"):
             return
@@ -78,18 +92,22 @@ def choose(target: Locator, option: str) -> None:
     target.page.keyboard.type(option)
 
 
-def unreachable(page: Page) -> list[str]:
-    """Controls that Tab never comes to, as HTML."""
-    count = page.evaluate(
-        f"""() => {{
-          window.missed = new Set({_CONTROLS});
+def unreachable(page: Page, within: str = "html") -> list[str]:
+    """Controls in an element that Tab never comes to, as HTML."""
+    page.evaluate(
+        f"""(within) => {{
+          window.missed = new Set({_CONTROLS}.filter((element) => element.closest(within)));
           document.addEventListener("focusin", ({{ target }}) => missed.delete(target));
           missed.delete(document.activeElement);
-          return missed.size;
-        }}"""
+        }}""",
+        within,
     )
-    for _ in range(count + 10):
-        page.keyboard.press("Tab")
+    for _ in range(_ROUNDS):
+        ahead: list[int] = page.evaluate(f"{_AHEAD}([...missed])")
+        if not ahead:
+            break
+        for _ in range(max(ahead) + 3):
+            page.keyboard.press("Tab")
     found: list[str] = page.evaluate(
         """[...missed].filter((element) => element.isConnected && element.checkVisibility({ visibilityProperty: true }))
           .map((element) => element.outerHTML.slice(0, 120))"""

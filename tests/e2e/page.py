@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, WebSocket, expect
 
-from tests.e2e.browser import Visit
+from tests.e2e.browser import NOTHING, Visit
 
 LONG = " ".join(f"word{number}" for number in range(400))
 """An answer that takes a while."""
@@ -16,6 +16,12 @@ LONG = " ".join(f"word{number}" for number in range(400))
 
 def connected(page: Page) -> None:
     expect(page.locator("#connection")).to_have_text(re.compile("Connected|Resumed"))
+
+
+def give_key(page: Page, key: str) -> None:
+    """As if it had been typed into this tab before the page is opened."""
+    page.goto(NOTHING)
+    page.evaluate("key => sessionStorage.setItem('roundhouse.key', key)", key)
 
 
 def message(page: Page) -> Any:

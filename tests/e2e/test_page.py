@@ -7,15 +7,16 @@ import subprocess
 import sys
 
 import msgspec
-import pytest
 from playwright.sync_api import Browser, WebSocket, expect
 
 from gateway.errors import EngineFailed, RateLimited
 from gateway.protocol.caching import Caching
 from router.route import ComingTier
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.conftest import Installation
+from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.e2e.conftest import NAMES, Installation
 from tests.e2e.page import LONG, answer, answered, ask, connected, message, reload
+from tests.e2e.scripted import Answer, ScriptedServer
+from tests.e2e.test_page_compare import compare
 
 pytestmark = needs_chromium
 
@@ -44,6 +45,24 @@ def test_a_fresh_installation_answers_in_the_browser(browser: Browser, roundhous
         expect(cards.last).to_contain_text("not calibrated for these models")
         assert sum("output_text.delta" in str(frame) for frame in frames) > 1
         expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_real_models_are_compared(browser: Browser, roundhouse: Installation) -> None:
+    """From the question to the preference, with engines."""
+    with visit(browser, roundhouse.url) as tab:
+        tab.page.goto("/")
+        connected(tab.page)
+        tab.page.get_by_label("Who answers").select_option("small")
+        ask(tab.page, "What do a turntable and a roundhouse have in common?")
+        answered(tab.page)
+        lanes = compare(tab.page, "medium", "large")
+        answered(tab.page)
+        for number, tier in enumerate(("small", "medium", "large")):
+            expect(lanes.nth(number).get_by_role("heading").first).to_have_text(f"{NAMES[tier]} ({tier})")
+            expect(lanes.nth(number).locator(".markdown")).not_to_be_empty()
+        lanes.nth(1).get_by_role("button", name="Prefer this").click()
+        expect(tab.page.get_by_role("status").last).to_have_text("Preference noted")
+        expect(tab.page.locator("details.route summary")).to_contain_text(NAMES["medium"])
 
 
 def test_a_line_says_which_tiers_are_coming_until_they_are_there(tab: Visit, server: ScriptedServer) -> None:
@@ -118,30 +137,31 @@ def test_an_adapter_that_is_offered_has_an_example_question(tab: Visit, server: 
     assert [turn.request.model for turn in server.pipeline.turns] == ["pirate"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"), [("stored", "replayed"), ("similar", "a similar question"), ("joined", "at the same time")]
-)
-def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer, reason: str, told: str) -> None:
+def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer) -> None:
     """A hit has no speed and no complexity; whose answer it was is said."""
-    server.pipeline.answers["again"] = Answer(cache="hit", cache_reason=reason, complexity=None, reasons=())
-    ask(tab.page, "again")
-    answered(tab.page)
-    summary = tab.page.locator("details.route summary")
-    expect(summary).to_contain_text("from the cache")
-    expect(summary).not_to_contain_text("tokens/s")
-    summary.click()
-    expect(tab.page.locator("details.route")).to_contain_text(told)
+    told = {"stored": "replayed", "similar": "a similar question", "joined": "at the same time"}
+    for number, (reason, words) in enumerate(told.items()):
+        server.pipeline.answers[reason] = Answer(cache="hit", cache_reason=reason, complexity=None, reasons=())
+        ask(tab.page, reason)
+        card = tab.page.locator("details.route").nth(number)
+        summary = card.locator("summary")
+        expect(summary).to_contain_text("from the cache")
+        expect(summary).not_to_contain_text("tokens/s")
+        answered(tab.page)
+        summary.click()
+        expect(card).to_contain_text(words)
 
 
-@pytest.mark.parametrize("text", ["I look.", ""])
-def test_a_call_of_a_function_is_shown(tab: Visit, server: ScriptedServer, text: str) -> None:
+def test_a_call_of_a_function_is_shown(tab: Visit, server: ScriptedServer) -> None:
     """Its name and arguments, after the text if there is one."""
-    server.pipeline.answers["call"] = Answer(text=text, call=("get_weather", '{"city": "Rome"}'))
-    ask(tab.page, "call")
-    answered(tab.page)
-    expect(answer(tab.page)).to_contain_text(text)
-    expect(answer(tab.page)).to_contain_text("Calls get_weather")
-    expect(answer(tab.page).locator("code").last).to_have_text('{"city": "Rome"}')
+    for number, text in enumerate(("I look.", "")):
+        server.pipeline.answers["call"] = Answer(text=text, call=("get_weather", '{"city": "Rome"}'))
+        ask(tab.page, "call")
+        said = tab.page.locator(".markdown").nth(number)
+        expect(said).to_contain_text("Calls get_weather")
+        expect(said).to_contain_text(text)
+        expect(said.locator("code").last).to_have_text('{"city": "Rome"}')
+        answered(tab.page)
 
 
 def test_the_terminal_shows_a_call_too(server: ScriptedServer) -> None:
@@ -152,20 +172,20 @@ def test_the_terminal_shows_a_call_too(server: ScriptedServer) -> None:
     assert shown == 'I look.\n[calls get_weather {"city": "Rome"}]\n'
 
 
-@pytest.mark.parametrize("how", ["button", "escape"])
-def test_stop_ends_the_answer_and_keeps_its_text(tab: Visit, server: ScriptedServer, how: str) -> None:
+def test_stop_ends_the_answer_and_keeps_its_text(tab: Visit, server: ScriptedServer) -> None:
     """The button and Esc both cancel the turn on the server."""
     server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
-    ask(tab.page, "long")
-    expect(answer(tab.page)).to_contain_text("word10")
-    if how == "button":
-        tab.page.get_by_role("button", name="Stop").click()
-    else:
-        tab.page.keyboard.press("Escape")
-    answered(tab.page)
-    expect(tab.page.locator(".note")).to_have_text("Stopped")
-    expect(answer(tab.page)).to_have_text(LONG[:100])
-    assert server.pipeline.turns[0].cancelled
+    for number, stop in enumerate(
+        (tab.page.get_by_role("button", name="Stop").click, lambda: tab.page.keyboard.press("Escape"))
+    ):
+        ask(tab.page, "long")
+        turn = tab.page.locator(".turn").nth(number)
+        expect(turn.locator(".markdown")).to_contain_text("word10")
+        stop()
+        answered(tab.page)
+        expect(turn.locator(".note")).to_have_text("Stopped")
+        expect(turn.locator(".markdown")).to_have_text(LONG[:100])
+        assert server.pipeline.turns[number].cancelled
 
 
 def test_a_conversation_survives_a_reload(tab: Visit) -> None:
@@ -236,16 +256,16 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("limit", FAILURES)
-def test_limits_speak_to_people(tab: Visit, server: ScriptedServer, limit: str) -> None:
+def test_limits_speak_to_people(tab: Visit, server: ScriptedServer) -> None:
     """No name of a setting, no raw seconds, no micro-dollars."""
-    seconds, words = FAILURES[limit]
-    refusal = RateLimited(f"{limit} is reached: 13765 of 20000 micro-dollars", retry_after=seconds)
-    refusal.headers["x-roundhouse-limit-reached"] = f"{limit}; used=13765; limit=20000"
-    server.pipeline.answers["hello"] = Answer(refusal=refusal)
-    ask(tab.page, "hello")
-    expect(tab.page.get_by_role("alert")).to_contain_text(re.compile(words))
-    assert not re.search(r"_|\d{3}|micro", tab.page.get_by_role("alert").inner_text())
+    for number, (limit, (seconds, words)) in enumerate(FAILURES.items()):
+        refusal = RateLimited(f"{limit} is reached: 13765 of 20000 micro-dollars", retry_after=seconds)
+        refusal.headers["x-roundhouse-limit-reached"] = f"{limit}; used=13765; limit=20000"
+        server.pipeline.answers["hello"] = Answer(refusal=refusal)
+        ask(tab.page, "hello")
+        alert = tab.page.locator(".turn").nth(number).get_by_role("alert")
+        expect(alert).to_contain_text(re.compile(words))
+        assert not re.search(r"_|\d{3}|micro", alert.inner_text())
 
 
 def test_an_answer_that_fails_half_way_keeps_its_text(tab: Visit, server: ScriptedServer) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import answered, ask, connected, message, reload
+from tests.e2e.scripted import ScriptedServer
 
 pytestmark = needs_chromium
 

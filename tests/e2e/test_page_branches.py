@@ -6,8 +6,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import answer, answered, ask, connected, message, reload, watched
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

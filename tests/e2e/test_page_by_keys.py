@@ -9,9 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from gateway.errors import EngineFailed
 from tests.e2e import keyboard
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.keyboard import Step, walk
 from tests.e2e.page import LONG, connected
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 
@@ -95,7 +96,7 @@ WALKS = {
         Step("[role=alert] [data-action=retry]", f"{IDLE} .versions:has-text('2/2')"),
     ),
     "long question": (
-        ASK._replace(text="x " * 2000),
+        ASK._replace(text="x", keys="Shift+Enter y " * 13 + "Enter"),
         Step(button("Show all"), button("Show less")),
         Step("", button("Show all")),
     ),

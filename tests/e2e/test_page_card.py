@@ -8,8 +8,9 @@ import msgspec
 from playwright.sync_api import expect
 
 from router.options import TierOption
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.browser import Visit, needs_chromium
 from tests.e2e.page import answered, ask
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

@@ -8,9 +8,9 @@ from typing import Any
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.errors import Unavailable
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
-from tests.e2e.conftest import NAMES, Installation
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.page import LONG, answered, ask, connected, message, reload, watched
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_attachments import drop
 from tests.e2e.test_page_settings import use
 
@@ -237,21 +237,3 @@ def test_on_a_phone_they_are_behind_tabs(browser: Browser, server: ScriptedServe
         expect(tab.page.get_by_role("tablist")).to_be_hidden()
         boxes = [box for lane in lanes.all() if (box := lane.bounding_box()) is not None]
         assert len(boxes) == 3 and len({box["y"] for box in boxes}) == 1 and min(box["width"] for box in boxes) > 250
-
-
-def test_real_models_are_compared(browser: Browser, roundhouse: Installation) -> None:
-    """From the question to the preference, with engines."""
-    with visit(browser, roundhouse.url) as tab:
-        tab.page.goto("/")
-        connected(tab.page)
-        tab.page.get_by_label("Who answers").select_option("small")
-        ask(tab.page, "What do a turntable and a roundhouse have in common?")
-        answered(tab.page)
-        lanes = compare(tab.page, "medium", "large")
-        answered(tab.page)
-        for number, tier in enumerate(("small", "medium", "large")):
-            expect(lanes.nth(number).get_by_role("heading").first).to_have_text(f"{NAMES[tier]} ({tier})")
-            expect(lanes.nth(number).locator(".markdown")).not_to_be_empty()
-        lanes.nth(1).get_by_role("button", name="Prefer this").click()
-        expect(tab.page.get_by_role("status").last).to_have_text("Preference noted")
-        expect(tab.page.locator("details.route summary")).to_contain_text(NAMES["medium"])

@@ -10,8 +10,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import LONG, answer, answered, ask, connected
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

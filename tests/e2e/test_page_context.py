@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium
+from tests.e2e.browser import Visit, needs_chromium
 from tests.e2e.page import answer, answered, ask, connected, message, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from gateway.errors import ContentBlocked, invalid_value
-from tests.e2e.browser import Answer, ScriptedServer, needs_chromium, violations, visit
+from tests.e2e.browser import needs_chromium, violations, visit
 from tests.e2e.page import ask, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_compare import compare
 from tests.gateway.http.test_languages import read
 from tests.gateway.protocol.test_protocol_docs import ERRORS, names, table

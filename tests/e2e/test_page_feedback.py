@@ -8,8 +8,9 @@ from playwright.sync_api import Browser, expect
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
 from gateway.errors import EngineFailed
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.page import answered, ask, connected, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

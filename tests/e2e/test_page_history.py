@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import answer, answered, ask, connected, message, reload
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

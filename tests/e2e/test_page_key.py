@@ -6,8 +6,9 @@ import hashlib
 
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.browser import ScriptedServer, needs_chromium, visit, with_own_key
+from tests.e2e.browser import needs_chromium, visit
 from tests.e2e.page import answer, answered, ask, connected
+from tests.e2e.scripted import ScriptedServer, with_own_key
 
 pytestmark = needs_chromium
 

@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, needs_chromium, violations, visit
 from tests.e2e.keyboard import focus
 from tests.e2e.page import answer, answered, ask, connected, message
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import fill, listed
 
 pytestmark = needs_chromium
@@ -215,8 +216,8 @@ def test_dialogs_are_not_wider_than_the_screen(browser: Browser, server: Scripte
 
 def test_on_a_mac_the_command_key_stands_for_control(browser: Browser, server: ScriptedServer) -> None:
     """Control moves through texts there."""
-    with visit(browser, server.url) as tab:
-        tab.page.add_init_script("Object.defineProperty(Navigator.prototype, 'platform', { get: () => 'MacIntel' });")
+    mac = "Object.defineProperty(Navigator.prototype, 'platform', { get: () => 'MacIntel' });"
+    with visit(browser, server.url) as tab, tab.page.add_init_script(mac):
         tab.page.goto("/")
         connected(tab.page)
         tab.page.keyboard.press("Control+k")

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gateway.http import page as chat_page
-from tests.e2e.browser import Answer, ScriptedServer, Visit, launched, needs_chromium, violations, visit
+from tests.e2e.browser import Visit, launched, needs_chromium, violations, visit
 from tests.e2e.page import answer, answered, ask, connected, reload, watched
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import listed, new_chat
 from tests.ports import free_port
 

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
-from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answer, answered, ask, connected
+from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.e2e.page import answer, answered, ask, connected, give_key
+from tests.e2e.scripted import Answer, ScriptedServer
 from tests.e2e.test_page_history import exported, fill, listed, new_chat
 from tests.redis_bytes import dumped
 
@@ -44,7 +45,7 @@ def ann(keeping: ScriptedServer) -> str:
 def profile(browser: Browser, server: ScriptedServer, key: str, address: str = "/") -> Iterator[Visit]:
     """A browser's profile of its own, in which a key was typed."""
     with visit(browser, server.url) as tab:
-        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{key}')")
+        give_key(tab.page, key)
         tab.page.goto(address)
         connected(tab.page)
         yield tab
@@ -72,7 +73,7 @@ def test_another_browser_of_the_same_user_sees_it(
 ) -> None:
     """And goes on with it; another user does not, and nothing of it can be read in Redis."""
     keeping.pipeline.answers[f"about {SECRET}"] = Answer(text=f"It is {SECRET}.")
-    with profile(browser, keeping, ann) as first, profile(browser, keeping, keeping.key_of("bob")) as other:
+    with profile(browser, keeping, ann) as first:
         ask(first.page, f"about {SECRET}")
         answered(first.page)
         sent(first.page)
@@ -84,14 +85,15 @@ def test_another_browser_of_the_same_user_sees_it(
             sent(second.page)
             looked_at(first.page)
             expect(first.page.locator(".question p")).to_have_text([f"about {SECRET}", "and then?"])
-            with profile(browser, keeping, ann, first.page.url) as third:
-                expect(answer(third.page)).to_have_text("A short answer.")
             assert databases(first.page) == databases(second.page) == 0
-        expect(other.page.get_by_text("No conversations yet.")).to_be_visible()
+        with profile(browser, keeping, ann, first.page.url) as third:
+            expect(answer(third.page)).to_have_text("A short answer.")
+        with profile(browser, keeping, keeping.key_of("bob")) as other:
+            expect(other.page.get_by_text("No conversations yet.")).to_be_visible()
         id = first.page.url.rsplit("/", 1)[1]
         for key, status in ((ann, 200), (keeping.key_of("eve"), 404)):
             headers = {"authorization": f"Bearer {key}"}
-            assert other.context.request.get(f"/v1/chats/{id}", headers=headers).status == status
+            assert first.context.request.get(f"/v1/chats/{id}", headers=headers).status == status
         assert SECRET.encode() not in dumped(redis_url)
 
 
@@ -161,7 +163,7 @@ def test_the_list_comes_after_the_conversation(browser: Browser, keeping: Script
     lee = keeping.key_of("lee")
     address = kept_by(browser, keeping, lee)
     with visit(browser, keeping.url) as tab:
-        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{lee}')")
+        give_key(tab.page, lee)
         held: list[Route] = []
         tab.page.route(LIST, lambda route: held.append(route))
         tab.page.goto(address)
@@ -231,11 +233,13 @@ def test_an_export_waits_as_long_as_the_server_says(browser: Browser, keeping: S
 
 def test_tabs_share_them(browser: Browser, keeping: ScriptedServer) -> None:
     """Of one browser, without being looked at."""
-    with profile(browser, keeping, keeping.key_of("tim")) as tab:
+    tim = keeping.key_of("tim")
+    with profile(browser, keeping, tim) as tab:
         ask(tab.page, "one")
         answered(tab.page)
         sent(tab.page)
         other = tab.context.new_page()
+        give_key(other, tim)
         other.goto(tab.page.url)
         connected(other)
         ask(other, "two")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
-from tests.e2e.page import answered, connected, message
+from tests.e2e.browser import Visit, needs_chromium, visit
+from tests.e2e.page import answered, connected, give_key, message
+from tests.e2e.scripted import ScriptedServer
 from tests.gateway.people import CHATS
 
 pytestmark = needs_chromium
@@ -23,7 +24,7 @@ def person(browser: Browser, server: ScriptedServer, name: str, *, admin: bool =
     """The page, as a user has it."""
     key = server.key_of(name, (*CHATS, "admin:write") if admin else CHATS)
     with visit(browser, server.url) as tab:
-        tab.context.add_init_script(f"sessionStorage.setItem('roundhouse.key', '{key}')")
+        give_key(tab.page, key)
         tab.page.goto("/")
         connected(tab.page)
         yield tab.page

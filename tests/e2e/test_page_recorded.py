@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.browser import Answer, ScriptedServer, needs_chromium, visit
+from tests.e2e.browser import needs_chromium, visit
 from tests.e2e.layouts import HEIGHT, WIDTHS, Layouts, in_boxes
 from tests.e2e.page import answered, ask, connected
+from tests.e2e.scripted import Answer, ScriptedServer
 
 pytestmark = needs_chromium
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import ScriptedServer, Visit, needs_chromium, visit
+from tests.e2e.browser import Visit, needs_chromium, visit
 from tests.e2e.page import answered, ask, connected, watched
+from tests.e2e.scripted import ScriptedServer
 
 pytestmark = needs_chromium
 
@@ -152,7 +153,7 @@ def test_presets_are_kept_for_other_conversations(tab: Visit, server: ScriptedSe
 
 def test_a_dialog_that_cannot_be_loaded_is_told(tab: Visit) -> None:
     """It comes with the first use, for which the server must be there."""
-    tab.context.set_offline(True)
+    tab.page.route("**/js/settings-dialog.js", lambda route: route.abort())
     tab.page.get_by_role("button", name="Settings").click()
     expect(tab.page.get_by_role("alert")).to_have_text("The server cannot be reached.")
     expect(tab.page.get_by_role("dialog")).to_have_count(0)

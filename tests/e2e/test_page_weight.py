@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import ScriptedServer, needs_chromium, visit
+from tests.e2e.browser import needs_chromium, visit
+from tests.e2e.scripted import ScriptedServer
 
 pytestmark = needs_chromium
 
@@ -29,7 +30,7 @@ def test_the_first_visit_is_small_and_the_second_asks_for_what_may_change(
 ) -> None:
     """45 requests and 150 KB, with the icon and the WebSocket, which the browser does not list. All files are named by
     the page itself, so that none of them is found late."""
-    with visit(browser, server.url) as tab:
+    with visit(browser, server.url, first=True) as tab:
         first = loaded(tab.page)
         assert len(first) + 2 <= 45, sorted(first)
         assert sum(first.values()) <= 150_000
@@ -43,7 +44,7 @@ def test_another_language_costs_two_requests(browser: Browser, server: ScriptedS
     """Its catalogues, of 18 KB at most, which an English page does not ask for; with them it is 150 KB at most, too."""
     found = []
     for locale in ("en-US", "de-DE"):
-        with visit(browser, server.url, locale=locale) as tab:
+        with visit(browser, server.url, first=True, locale=locale) as tab:
             found.append(loaded(tab.page))
     english, german = found
     more = german.keys() - english.keys()

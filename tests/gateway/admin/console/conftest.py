@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx2
 import pytest
@@ -12,14 +13,15 @@ from playwright.sync_api import Browser
 from redis.asyncio import Redis
 
 from gateway.access.sign_in_links import SignInLinks
-from tests.e2e.browser import Visit, chromium, visit
-from tests.gateway.admin.conftest import OPERATOR, Shop
+from tests.e2e.browser import Visit, visit
+from tests.e2e.pages import Pages
+from tests.gateway.admin.conftest import OPERATOR, Administer, Shop
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+@pytest.fixture
+def administer(administer: Administer, pages: Pages) -> Administer:
+    """Gateways at the same address in all tests, whose visits share a context so."""
+    return partial(administer, server={"port": pages.port})
 
 
 @pytest.fixture
