@@ -51,6 +51,7 @@ os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 # Programs that come with wheels (node and npm), and those that deploy/programs.sh has unpacked.
 _BIN = Path(sys.executable).parent
 os.environ["PATH"] = os.pathsep.join([str(_BIN), str(_BIN.parent / "debian" / "usr" / "bin"), os.environ["PATH"]])
+
 # Reading the machine's certificates takes a twentieth of a second, and tests make thousands of clients.
 httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 

@@ -153,11 +153,11 @@ def opened(address: str, access: ServerAccess, dialect: ServerDialect, patience:
     )
 
 
-def _trusted(address: str, access: ServerAccess) -> ssl.SSLContext | bool:
+def _trusted(address: str, access: ServerAccess) -> ssl.SSLContext:
     """Return whom to trust. Without TLS that is nobody: the machine's authorities take long to read."""
     if access.tls is not None:
         return client_context(access.tls)
-    return ssl.create_default_context() if address.startswith("https:") else False
+    return ssl.create_default_context() if address.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 async def read_body(response: httpx2.Response, most: int = _MAX_BODY) -> bytes:
