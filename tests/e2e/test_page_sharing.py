@@ -118,7 +118,15 @@ def test_who_has_no_key_is_asked_for_one(browser: Browser, server: ScriptedServe
         expect(page.locator(".question p")).to_have_text([f"about {SECRET}", "and then?"])
 
 
-def test_the_button_that_revokes_keeps_its_word_whole(browser: Browser, server: ScriptedServer) -> None:
+def forget_shares(redis_url: str) -> None:
+    """Those of other tests."""
+    with redis.Redis.from_url(redis_url) as client:
+        for key in client.keys("rh1:share*"):
+            client.delete(key)
+
+
+def test_the_button_that_revokes_keeps_its_word_whole(browser: Browser, server: ScriptedServer, redis_url: str) -> None:
+    forget_shares(redis_url)
     with visit(browser, server.url) as tab:
         conversation(tab, server)
         share(tab)
@@ -134,9 +142,7 @@ def test_the_button_that_revokes_keeps_its_word_whole(browser: Browser, server: 
 
 def test_what_cannot_be_read_says_why(browser: Browser, server: ScriptedServer, redis_url: str) -> None:
     """Revoked, expired, never there, or by half an address."""
-    with redis.Redis.from_url(redis_url) as client:
-        for key in client.keys("rh1:share*"):  # of other tests
-            client.delete(key)
+    forget_shares(redis_url)
     with visit(browser, server.url) as tab:
         conversation(tab, server)
         address = share(tab)
