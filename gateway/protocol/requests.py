@@ -189,7 +189,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Accepted: it cannot change the answer."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     presence_penalty: Penalty | None = None

@@ -145,9 +145,10 @@ async def test_a_stop_string_ends_the_answer_before_it(serve: Serve) -> None:
 
 async def test_logprobs_list_the_chosen_token_and_the_most_likely_ones(serve: Serve) -> None:
     """Greedy: the chosen token is the most likely one; the tokens' bytes are the text's."""
+    asked: Any = {"messages": [{"role": "user", "content": "Say hello."}], "logprobs": True, "top_logprobs": 3}
     async with serve() as served:
-        choice = (await whole(served, logprobs=True, top_logprobs=3)).choices[0]
-        chunks = await streamed(served, logprobs=True, top_logprobs=3)
+        choice = (await whole(served, **asked)).choices[0]
+        chunks = await streamed(served, **asked)
     content = choice.logprobs.content
     text = b"".join(bytes(token.bytes) for token in content).decode(errors="replace")
     assert text == choice.message.content

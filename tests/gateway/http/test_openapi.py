@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 import httpx2
 import jsonschema
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from schemathesis.config import SchemathesisConfig
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.routing import Route
 
 from gateway.access.identity import Scope
@@ -156,34 +152,39 @@ def ann(serve: Serve, unsignalled: None) -> Iterator[Ann]:
         yield ann
 
 
-schema = schemathesis.openapi.from_dict(
-    document(),
-    config=SchemathesisConfig.from_dict({"request-timeout": 120}),  # a slow machine is no failure
-)
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    from tests.gateway.schemathesis_cases import loaded
+
+    return loaded(document())
 
 
-@schema.parametrize()
-@settings(
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-def test_it_tells_the_truth(case: schemathesis.Case, ann: Ann) -> None:
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS])
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the engine's thread does
+def test_it_tells_the_truth(schema: Any, name: str, ann: Ann) -> None:
     """Schemathesis' checks for whatever it makes up, valid and invalid: no 5xx, no answer that is not described, no
     invalid request accepted. Valid ones may be refused, by what a schema cannot say."""
-    body = BODIES.get(case.operation.definition.raw["operationId"])
-    size = len(str((case.body, case.path_parameters)))
-    if case.meta is not None and case.meta.generation.mode.is_positive:
-        if body is not None and size % 4:
-            kept = case.body if isinstance(case.body, dict) else {}
-            case.body = {name: value for name, value in kept.items() if name in ANY} | body
-        known = {name: ann.ids[name] for name in case.path_parameters or () if name in ann.ids}
-        if size % 2:
-            case.path_parameters = {**(case.path_parameters or {}), **known}
-    condition = {"If-None-Match": "*"} if size % 3 else {"If-Match": '"1"'}
-    case.call_and_validate(
-        base_url=ann.url,
-        headers={"Authorization": f"Bearer {ann.key}", **condition},
-        excluded_checks=[positive_data_acceptance],
-    )
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+    from tests.gateway.schemathesis_cases import run_cases
+
+    body = BODIES.get(name)
+
+    def check(case: Any, session: Any) -> None:
+        size = len(str((case.body, case.path_parameters)))
+        if case.meta is not None and case.meta.generation.mode.is_positive:
+            if body is not None and size % 4:
+                kept = case.body if isinstance(case.body, dict) else {}
+                case.body = {name: value for name, value in kept.items() if name in ANY} | body
+            known = {name: ann.ids[name] for name in case.path_parameters or () if name in ann.ids}
+            if size % 2:
+                case.path_parameters = {**(case.path_parameters or {}), **known}
+        condition = {"If-None-Match": "*"} if size % 3 else {"If-Match": '"1"'}
+        case.call_and_validate(
+            base_url=ann.url,
+            session=session,
+            headers={"Authorization": f"Bearer {ann.key}", **condition},
+            excluded_checks=[positive_data_acceptance],
+        )
+
+    run_cases(schema, name, check)

@@ -165,7 +165,7 @@ class TestCreate:
         async with serve() as served:
             response = await served.client.responses.create(
                 model="auto",
-                input="hello",
+                input="Say hello.",
                 max_output_tokens=8,
                 top_logprobs=3,
                 include=["message.output_text.logprobs"],

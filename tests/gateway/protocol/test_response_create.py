@@ -158,6 +158,7 @@ def test_a_continued_turn_needs_no_input() -> None:
         ({"top_p": -0.1}, "invalid_value", "top_p"),
         ({"repetition_penalty": float("nan")}, "invalid_value", "repetition_penalty"),
         ({"seed": 2**63}, "invalid_value", "seed"),
+        ({"top_k": 2**64}, "invalid_value", "top_k"),
         ({"stop": ["x"] * 17}, "invalid_value", "stop"),
         ({"stop": ""}, "invalid_value", "stop"),
         ({"logit_bias": {"-1": 1}}, "invalid_request", "logit_bias"),
