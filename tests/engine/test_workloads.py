@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine.request import State
 from engine.scheduling.config import POLICIES
 from engine.wire import PolicyName
+from tests.amounts import examples
 from tests.engine.ledger_runner import VOCABULARY
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts
@@ -33,7 +34,7 @@ Workload = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=150)
+@settings(max_examples=examples(40))
 @given(
     Workload,
     st.integers(4, 9),

@@ -58,6 +58,10 @@ class Collection:
             return oracle_logits(self.base, tokens)
         return peft_logits(self.base, self.folders[kind], tokens)
 
+    def most_likely(self, kind: str | None, prompt: list[int], said: list[int]) -> list[int]:
+        """Return the oracle's token after the prompt and each beginning of `said`: the same, if that is greedy."""
+        return self.logits(kind, [*prompt, *said])[len(prompt) - 1 : -1].argmax(-1).tolist()
+
     def greedy(self, kind: str | None, prompt: list[int], new_tokens: int) -> list[int]:
         """Return the oracle's answer."""
         if kind is None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.request import State
 from engine.scheduling.config import POLICIES
+from tests.amounts import examples
 from tests.engine.adapters.admission_bench import AdapterBench
 from tests.engine.ledger_runner import VOCABULARY
 
@@ -46,7 +47,7 @@ Config = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(Workload, Pins, Sizes, Config)
 def test_any_workload_finishes_with_the_right_tokens(
     workload: list[tuple[int, int, str | None, str, int, int | None, str]],
@@ -104,7 +105,7 @@ def test_any_workload_finishes_with_the_right_tokens(
     assert len(bench.runner.host) == sum(residency.state(version).value in ("host", "resident") for version in VERSIONS)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_whatever_the_order_no_adapter_starves_while_others_stay_busy(data: st.DataObject) -> None:
     """Requests for popular adapters never stop coming; one for a rare adapter still runs within a bounded time."""

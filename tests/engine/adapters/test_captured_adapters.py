@@ -70,7 +70,7 @@ def answers(runner: ModelRunner, kinds: Sequence[str | None], new_tokens: int) -
     return drive(runner, requests, blocks=BLOCKS)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.deep), "bfloat16"])
 def test_recorded_steps_are_those_that_were_recorded(collection: Collection, body: str, dtype: Dtype) -> None:
     plain, recording = (collection.runner(*KINDS, dtype=dtype) for _ in range(2))
     recorder = Recorder()

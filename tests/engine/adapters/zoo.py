@@ -11,6 +11,7 @@ they have no effect.
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -176,7 +177,13 @@ def peft_greedy(base: Path, folder: Path, prompt: list[int], new_tokens: int) ->
     return output[0, len(prompt) :].tolist()
 
 
+@torch.inference_mode(False)
 def _load_base(base: Path) -> Any:
+    return deepcopy(_read_base(base))
+
+
+@cache
+def _read_base(base: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
 
 

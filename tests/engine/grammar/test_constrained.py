@@ -19,6 +19,7 @@ from engine.plan import StepPlan, TokenMasks
 from engine.request import RequestError
 from engine.speculation.speculator import Speculator
 from engine.wire import Grammar
+from tests.amounts import examples
 from tests.engine.checkpoints import random_prompt
 from tests.engine.grammar import engines
 from tests.engine.grammar.conftest import Model
@@ -65,7 +66,7 @@ def test_an_answer_to_a_schema_is_valid_json_of_it(engine: Engine) -> None:
     assert complete >= 8
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schemas=st.lists(SCHEMAS, min_size=1, max_size=4), seed=st.integers(0, 2**32))
 def test_whatever_a_model_says_under_a_random_schema_is_valid(
     engine: Engine, schemas: list[dict[str, Any]], seed: int

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.request import RequestError
 from engine.wire import Grammar
+from tests.amounts import examples
 from tests.engine.grammar import suite
 from tests.engine.grammar.schemas import SCHEMAS, Schema, accepts, compiled, wander
 
@@ -114,7 +115,9 @@ def test_a_lenient_schema_is_enforced_as_far_as_it_can_be() -> None:
     assert '\\"lenient\\": true' in source
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_no_document_that_a_schema_forbids_gets_through(schema: Schema, seed: int) -> None:
     try:

@@ -19,6 +19,7 @@ from engine.plan import Row
 from engine.request import Request
 from engine.text.detokenizer import TokenBytes, detokenize
 from engine.wire import Grammar, SamplingParams
+from tests.amounts import examples
 from tests.engine.grammar.engines import VOCABULARY
 from tests.engine.tokenizer_zoo import FAMILIES, write_tokenizer
 
@@ -76,7 +77,7 @@ PARAMS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sampled_from(GRAMMARS), PARAMS, st.integers(0, 2**32), st.data())
 def test_drafts_are_seen_as_fresh_matchers_see_them(
     tokens: GrammarTokens, grammar: Grammar, params: dict[str, object], seed: int, data: st.DataObject
@@ -108,7 +109,7 @@ def test_drafts_are_seen_as_fresh_matchers_see_them(
     assert (matcher.finished, matcher.error) == (False, None)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(GRAMMARS), PARAMS, st.integers(0, 2**32)), min_size=1, max_size=5), st.data())
 def test_masks_computed_together_are_those_computed_alone(
     tokens: GrammarTokens, whose: list[tuple[Grammar, dict[str, object], int]], data: st.DataObject

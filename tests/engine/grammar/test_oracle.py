@@ -65,8 +65,9 @@ class Masked(transformers.LogitsProcessor):
         return torch.from_numpy(masked)
 
 
+@cache
 @torch.inference_mode()
-def oracle(directory: Path, grammar: Grammar, prompt: list[int]) -> list[int]:
+def oracle(directory: Path, grammar: Grammar, prompt: tuple[int, ...]) -> list[int]:
     matcher = LLMatcher(vocabulary(directory), to_llguidance(grammar, GrammarLimits()), log_level=0)
     output = load_oracle(directory).generate(
         torch.tensor([prompt]),
@@ -111,7 +112,7 @@ def test_greedy_answers_are_those_of_transformers(family: str, how: str, model: 
             transcripts = engine.serve(*requests)
         assert (engine.core.load().preemptions > 0) == (how == "preempt")
     for name, grammar in GRAMMARS.items():
-        expected = oracle(directory, grammar, prompts[name])
+        expected = oracle(directory, grammar, tuple(prompts[name]))
         transcript = transcripts[name]
         # Where nothing may follow, only an end-of-sequence token could: here the answer ends without it.
         end = [EOS] if transcript.grammar_complete else []

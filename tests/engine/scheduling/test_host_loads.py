@@ -15,6 +15,7 @@ from engine.request import Request, State
 from engine.scheduling.config import POLICIES
 from engine.scheduling.host_loads import HostLoad
 from engine.wire import PolicyName
+from tests.amounts import examples
 from tests.engine.ledger_host import LedgerHost
 from tests.engine.ledger_runner import VOCABULARY
 from tests.engine.scheduler_bench import Bench
@@ -179,7 +180,7 @@ Workload = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=150)
+@settings(max_examples=examples(40))
 @given(
     Workload,
     st.integers(4, 9),

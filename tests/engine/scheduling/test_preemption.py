@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.request import Request, State
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName
+from tests.amounts import examples
 from tests.engine.scheduler_bench import Bench
 
 
@@ -156,7 +157,7 @@ Load = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(Load, st.integers(7, 12), st.integers(0, 2))
 def test_nobody_is_preempted_too_often_and_the_first_in_line_always_progresses(
     policy: PolicyName, load: list[tuple[int, int, str, int]], blocks: int, limit: int

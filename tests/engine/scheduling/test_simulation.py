@@ -18,6 +18,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.wire import PolicyName
 from scale.capacity import StepCost
 from scale.simulation import Arrival, Simulation, jain, simulate
+from tests.amounts import examples
 
 COST = StepCost(base=0.01, token=2e-5, row=5e-5)
 """About those of a small model on a GPU."""
@@ -146,7 +147,7 @@ def test_jain_s_index_of_three_greedy_tenants(record_property: pytest.RecordProp
 # Nobody starves
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(4))
 @given(st.sampled_from(["standard", "batch"]), st.floats(2.0, 8.0), st.floats(1.1, 3.0))
 def test_under_an_endless_better_load_everybody_starts_within_a_bound(
     service: str, aging: float, overload: float
@@ -262,7 +263,7 @@ def _greedy_and_polite(at: float, policy: PolicyName) -> tuple[Simulation, Simul
     return simulate(polite, config, COST), simulate([*greedy, *polite], config, COST)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(5))
 @given(st.floats(0.1, 8))
 def test_a_polite_tenant_s_first_tokens_come_at_most_twice_as_late_beside_a_greedy_one(at: float) -> None:
     """Whenever it comes beside the other one, whose prompts fill the first steps and whose answers all rows later on.

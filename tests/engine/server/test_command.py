@@ -22,6 +22,7 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, HUNG, main
 from engine.wire import SamplingParams
+from tests.amounts import some_of
 from tests.engine.checkpoint.gguf.miniature import write_gguf
 from tests.engine.checkpoints import CONTEXT, oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
@@ -96,28 +97,20 @@ async def test_sigterm_hands_running_requests_on() -> None:
         assert await process.wait() == 0
 
 
-async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpoint: Checkpoint) -> None:
-    directory = checkpoint("llama")
-    options = ["--model", str(directory), "--dtype", "bfloat16", "--quantize", "int4"]
-    async with engine_process(*options) as process:
-        address = str((await readiness(process))["address"])
-        async with EngineClient(address) as client:
-            await client.wait_connected()
-            assert client.info is not None
-            assert client.info.revision == served_revision(revision_digest(directory), "int4", None)
-            async with client.generate(random_prompt(20), GREEDY) as generation:
-                assert len([token async for delta in generation for token in delta.token_ids]) == 8
-
-
-async def test_it_stretches_a_context_under_a_revision_of_its_own(checkpoint: Checkpoint) -> None:
+async def test_it_quantises_weights_and_stretches_a_context_under_a_revision_of_their_own(
+    checkpoint: Checkpoint,
+) -> None:
     directory = checkpoint("qwen2")
-    async with engine_process("--model", str(directory), "--yarn-factor", "4") as process:
+    options = ["--model", str(directory), "--dtype", "bfloat16", "--quantize", "int4", "--yarn-factor", "4"]
+    async with engine_process(*options) as process:
         ready = await readiness(process)
         assert ready["context"] == 4 * CONTEXT
         async with EngineClient(str(ready["address"])) as client:
             await client.wait_connected()
             assert client.info is not None
-            assert client.info.revision == served_revision(revision_digest(directory), None, 4.0)
+            assert client.info.revision == served_revision(revision_digest(directory), "int4", 4.0)
+            async with client.generate(random_prompt(20), GREEDY) as generation:
+                assert len([token async for delta in generation for token in delta.token_ids]) == 8
 
 
 async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -152,13 +145,12 @@ async def test_a_changed_byte_ends_it_with_file_and_place(checkpoint: Checkpoint
 
 
 async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
-    async with engine_process("--model", str(checkpoint("llama")), "--quantize", "int8") as process:
-        _, error = await process.communicate()
-        assert process.returncode == CONFIGURATION_ERROR
-        assert b"weights in float32 cannot be quantised to int8; choose bfloat16" in error
+    result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--quantize", "int8"])
+    assert result.exit_code == CONFIGURATION_ERROR
+    assert "weights in float32 cannot be quantised to int8; choose bfloat16" in result.output
 
 
-@pytest.mark.parametrize("how", ["ngram", "draft", "auto"])
+@pytest.mark.parametrize("how", some_of([("auto",), ("draft",), ("ngram",)], 3))
 async def test_it_speculates_and_says_how_well(how: str, checkpoint: Checkpoint) -> None:
     directory = checkpoint("llama")
     options = ["--model", str(directory), "--speculate", how, "--draft-tokens", "3"]
@@ -299,11 +291,9 @@ async def test_it_ends_with_a_status_of_its_own_when_a_step_hangs(checkpoint: Ch
 
 
 async def test_a_directory_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
-    async with engine_process("--model", str(tmp_path)) as process:
-        _, errors = await process.communicate()
-    assert process.returncode == 2
-    assert b"config.json" in errors
-    assert b"Traceback" not in errors
+    result = CliRunner().invoke(main, ["--model", str(tmp_path)])
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+    assert "config.json" in result.output
 
 
 def test_every_option_is_explained() -> None:
