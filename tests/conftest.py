@@ -38,14 +38,20 @@ os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 TOGETHER = {
     "a whole installation": (
         "tests/e2e/test_page.py",
+        "tests/e2e/test_page_compare.py",
         "tests/e2e/test_serve.py",
         "tests/e2e/test_clients.py",
         "tests/e2e/test_adapters.py",
         "tests/e2e/test_conversation.py",
         "tests/e2e/test_documented_examples.py",
         "tests/e2e/test_load.py",
-        "tests/e2e/test_tenants.py",
         "tests/e2e/test_tenant_keys.py",
+    ),
+    "an engine": (
+        "tests/e2e/test_failures.py",
+        "tests/e2e/test_embeddings.py",
+        "tests/e2e/test_fail_over.py",
+        "tests/e2e/test_usage.py",
     ),
     "an embedder": (
         "tests/gateway/http/test_embeddings.py",
