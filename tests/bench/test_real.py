@@ -11,12 +11,11 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFReader
 
-from bench import real
 from bench.checkpoints import cache_folder
 from bench.measure import MachineLimits
 from bench.peers import python_of
 from bench.real import main
-from bench.real_cells import QUICK_GROUPS, CellGroup, RealCell
+from bench.real_cells import QUICK_GROUPS, RealCell
 from bench.real_record import ModelSizes, RealFailure, RealResults, RealRow, figures, median
 from bench.real_report import markdown
 from bench.report import Environment
@@ -29,10 +28,6 @@ SIZES = ModelSizes(
     file_bytes=120_000_000, read_bytes=100_000_000, parameters=200_000_000, head=50_000_000, kv_bytes=10_000,
     vocabulary=1000,
 )  # fmt: skip
-_many, _long, _adapters = QUICK_GROUPS
-_single = tuple(cell for cell in (*_many.cells, *_long.cells) if cell.requests == 1)
-FEW = (msgspec.structs.replace(_many, cells=_single), _adapters)
-"""Groups in which one process runs all loads of one request, where there are several processes with more otherwise."""
 LLAMA_CPP = python_of("llama.cpp", cache_folder())
 
 
@@ -145,15 +140,11 @@ def run(file: Path, tmp_path: Path, *arguments: str) -> RealResults:
     return msgspec.json.decode((tmp_path / "real.json").read_bytes(), type=RealResults)
 
 
-@pytest.mark.parametrize("groups", [FEW, pytest.param(QUICK_GROUPS, marks=pytest.mark.deep)])
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_in_miniature(
-    groups: tuple[CellGroup, ...], file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(real, "QUICK_GROUPS", groups)
+def test_a_run_in_miniature(file: Path, tmp_path: Path) -> None:
     ours = ["Roundhouse", "Roundhouse, served"]
     results = run(file, tmp_path, "--cache", str(tmp_path / "cache"), "--subject", *ours, "OpenVINO")
-    cells = [cell.name for group in groups for cell in group.cells]
+    cells = [cell.name for group in QUICK_GROUPS for cell in group.cells]
     assert {row.cell for row in results.rows if row.subject == ours[0]} == {*cells} - {"first token"}
     assert {row.cell for row in results.rows if row.subject == ours[1]} == {*cells} - {"16", "16, adapters"}
     assert all(row.value > 0 for row in results.rows)
