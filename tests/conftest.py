@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,9 +66,17 @@ TOGETHER = {
         "tests/e2e/test_conversation.py",
         "tests/e2e/test_documented_examples.py",
         "tests/e2e/test_load.py",
-        "tests/e2e/test_tenants.py",
         "tests/e2e/test_tenant_keys.py",
     ),
+    "an engine": (
+        "tests/e2e/test_failures.py",
+        "tests/e2e/test_embeddings.py",
+        "tests/e2e/test_fail_over.py",
+        "tests/e2e/test_usage.py",
+    ),
+    "the chat page": ("tests/e2e/test_page_[a-h]*.py",),
+    "more of the chat page": ("tests/e2e/test_page_[i-z]*.py", "tests/e2e/test_layouts.py"),
+    "the console": ("tests/gateway/admin/console/test_*.py", "tests/gateway/admin/test_page.py"),
     "an embedder": (
         "tests/gateway/http/test_embeddings.py",
         "tests/gateway/pipeline/routing/test_tiers.py",
@@ -76,14 +85,14 @@ TOGETHER = {
         "tests/cache/embedding/test_store.py",
     ),
 }
-"""Files that share a fixture which takes a core for many seconds: one process runs them all."""
+"""Files that share what takes a core for many seconds, by patterns: one process runs them all."""
 
 BUDGET = Budget.read(Path(__file__).with_name("budget.toml"))
 
 
 def together(file: str) -> str:
     """What a file shares with others, or the file."""
-    return next((shared for shared, files in TOGETHER.items() if file in files), file)
+    return next((shared for shared, files in TOGETHER.items() if any(fnmatch(file, each) for each in files)), file)
 
 
 class ByFile(LoadScopeScheduling):

@@ -14,15 +14,19 @@ from tests.engine.checkpoints import write_checkpoint
 SHORT = ("--requests", "12", "--seconds", "0.01", "--load-seconds", "0.01")
 
 
-def test_a_tiny_engine_is_served_and_predicted_at_each_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mixes", [["chat"], pytest.param([*plan.MIXES], marks=pytest.mark.deep)])
+def test_a_tiny_engine_is_served_and_predicted_at_each_load(
+    mixes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plan, "LOADS", (0.5,))
+    monkeypatch.setattr(plan, "MIXES", {mix: plan.MIXES[mix] for mix in mixes})
     monkeypatch.setattr(plan, "TURN", 0.002)
     model = tmp_path / "tiny"
     write_checkpoint(model, max_position_embeddings=2048)
     main(["--output", str(tmp_path), "--model", str(model), *SHORT])
     [result] = json.loads((tmp_path / "plan.json").read_bytes())["models"]
     assert [(cell["mix"], cell["load"]) for cell in result["cells"]] == [
-        (mix, load) for mix in ("chat", "documents") for load in ("50%", "all at once")
+        (mix, load) for mix in mixes for load in ("50%", "all at once")
     ]
     for cell in result["cells"]:
         for side in (cell["measured"], cell["predicted"], cell["again"]):

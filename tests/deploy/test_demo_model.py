@@ -90,10 +90,10 @@ def test_every_string_survives_the_tokenizer() -> None:
     [
         ("What is Roundhouse?", "gateway"),
         ("How do I get a real model?", "roundhouse models pull"),
-        ("How do I change the port?", "PORT=9000"),
-        ("Who are you?", "stand-in"),
+        pytest.param("How do I change the port?", "PORT=9000", marks=pytest.mark.deep),
+        pytest.param("Who are you?", "stand-in", marks=pytest.mark.deep),
         ("What is the capital of France?", "do not know"),
-        ("Good morning", "morning"),
+        pytest.param("Good morning", "morning", marks=pytest.mark.deep),
     ],
 )
 def test_it_answers_what_it_knows(question: str, expected: str, model: Any, tokenizer: Any) -> None:
@@ -102,7 +102,7 @@ def test_it_answers_what_it_knows(question: str, expected: str, model: Any, toke
 
 def test_it_answers_the_last_question_of_a_long_chat(model: Any, tokenizer: Any) -> None:
     said: list[str] = []
-    for text in ("Hello", "What is Roundhouse?", "Tell me a joke", "Good morning") * 2:
+    for text in ("Hello", "What is Roundhouse?", "Tell me a joke", "Good morning"):
         said.append(text)
         said.append(answer(model, tokenizer, *said))
     assert "PORT=9000" in answer(model, tokenizer, *said, "How do I change the port?")

@@ -149,9 +149,9 @@ def installation(
 
 
 @pytest.fixture(scope="session")
-def roundhouse() -> Iterator[Installation]:
-    """One Roundhouse shared by tests that leave it as they found it."""
-    with installation() as running:
+def roundhouse(engine: str) -> Iterator[Installation]:
+    """One Roundhouse with three tiers, shared by tests that leave it as they found it."""
+    with installation(tiers=("small", "large"), served={"medium": engine}) as running:
         yield running
 
 
@@ -181,7 +181,7 @@ def _configuration(tiers: Sequence[str], served: Mapping[str, str]) -> str:
     [key] = tenant.keys
     [pool] = demo.pools
     lines = [f'[[tenants]]\nname = "{tenant.name}"\nkeys = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]']
-    for tier in (*served, *tiers):
+    for tier in (each for each in TIERS if each in served or each in tiers):
         lines.append(f'[[pools]]\ntier = "{tier}"\nname = "{NAMES[tier]}"\nmodel = "{pool.model}"')
         if tier in served:
             lines.append(f'engines = ["{served[tier]}"]')

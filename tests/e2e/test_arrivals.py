@@ -48,10 +48,10 @@ def fetching(
     hub: str, files: dict[str, bytes], folder: Path, *, kv_tokens: int = 4096, **environment: str
 ) -> Iterator[Installation]:
     """A Roundhouse that has no models."""
-    catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(TIERS, f"kv_tokens = {kv_tokens}"))
+    catalogue = write_catalogue(folder / "catalogue.toml", files, **dict.fromkeys(files, f"kv_tokens = {kv_tokens}"))
     running = Installation(
         tiers=(),
-        ROUNDHOUSE_MODELS_SERVE="small,medium,large",
+        ROUNDHOUSE_MODELS_SERVE=",".join(files),
         ROUNDHOUSE_MODELS_CATALOGUE=str(catalogue),
         ROUNDHOUSE_MODELS_STORE=str(folder / "store"),
         HF_ENDPOINT=hub,
@@ -121,17 +121,17 @@ def test_the_first_model_answers_while_the_others_come(
 
 def test_models_that_come_reach_every_gateway_process(files: dict[str, bytes], tmp_path: Path) -> None:
     two = {"ROUNDHOUSE_SERVER_GATEWAYS": "2"}
+    fetched = {tier: files[tier] for tier in ("small", "medium")}
     with file_server() as server:
         server.publish("small.gguf", files["small"])
         server.publish("medium.gguf", files["medium"], hold=True)
-        server.publish("large.gguf", files["large"])
-        with fetching(server.url, files, tmp_path, kv_tokens=2048, **two) as running:
+        with fetching(server.url, fetched, tmp_path, kv_tokens=2048, **two) as running:
             assert "the small tier takes 1,024 tokens a request" in running.wait_ready()
             for _ in range(6):  # whichever process takes the connection
                 routed = ask(running, "medium")
                 assert routed["tier"] == "small" and "the medium tier is coming" in str(routed["reasons"])
             server.release("medium.gguf")
-            assert "the medium tier takes 1,024 tokens a request" in running.wait_said("the large tier answers")
+            running.wait_said("the medium tier takes 1,024 tokens a request")
             in_a_row, deadline = 0, time.monotonic() + 60
             while in_a_row < 12:
                 in_a_row = in_a_row + 1 if ask(running, "medium")["tier"] == "medium" else 0

@@ -80,18 +80,14 @@ class Fleet:
     @property
     def up(self) -> set[str]:
         """Ids of the engines that the gateway is connected to."""
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway.cli", "top", "--json"],
-            env={**os.environ, "ROUNDHOUSE_REDIS_URL": self.it.server.url},
-            capture_output=True,
-            check=True,
-        )
-        return {each["name"] for each in json.loads(done.stdout)["replicas"] if each["up"]}
+        return {name for name in self.engines if self._up(name)}
 
     def listed(self) -> set[str]:
         """Ids of the engines that the gateway has, connected or not."""
-        up = 'roundhouse_engine_up{{model="roundhouse-demo-2m",replica="{}",tier="small"}}'
-        return {name for name in self.engines if self.metric(up.format(name)) is not None}
+        return {name for name in self.engines if self._up(name) is not None}
+
+    def _up(self, name: str) -> float | None:
+        return self.metric(f'roundhouse_engine_up{{model="roundhouse-demo-2m",replica="{name}",tier="small"}}')
 
     def metric(self, name: str) -> float | None:
         """Return the value of a series, if there is one."""

@@ -21,11 +21,12 @@ TENANT = "e2e-tenant"
 @pytest.fixture
 def run(roundhouse: Installation) -> Iterator[object]:
     """A command as an operator types it; afterwards its tenant is gone."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
 
     def run(*words: str) -> str:
         return subprocess.run(
             [sys.executable, "-m", "gateway.cli", *words],
-            env={**os.environ, "ROUNDHOUSE_REDIS_DATA": str(roundhouse.folder / "data")},
+            env={**clean, "ROUNDHOUSE_REDIS_DATA": str(roundhouse.folder / "data")},
             check=True,
             capture_output=True,
             text=True,
@@ -54,10 +55,12 @@ def _status(url: str, key: str) -> int:
 
 
 def test_a_key_works_until_it_is_revoked(roundhouse: Installation, run: object) -> None:
-    """Without a restart of anything."""
+    """Without a restart of anything. The command line finds the Redis and the secret of `serve` by the data folder."""
     assert callable(run)
     run("tenant", "add", TENANT)
     made = json.loads(run("key", "add", TENANT, "--json"))
+    (key,) = json.loads(run("key", "list", "--tenant", TENANT, "--json"))
+    assert key["id"] == made["id"]
     url = f"{roundhouse.api}/models"
     assert status(url, made["key"]) == 200
     run("key", "revoke", made["id"])
