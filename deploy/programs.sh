@@ -8,7 +8,8 @@ unpacked="${VENV:-.venv}/debian"
 found() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 && return; done; return 1; }
 
 missing=""
-found chromium-headless-shell chromium chromium-browser google-chrome || missing="$missing chromium-headless-shell"
+found chromium chromium-browser google-chrome || missing="$missing chromium"
+found chromium-headless-shell google-chrome || missing="$missing chromium-headless-shell"
 found redis-check-rdb redis-server || missing="$missing redis-tools"
 found faketime || missing="$missing faketime"
 found curl || missing="$missing curl"
@@ -17,31 +18,36 @@ unpack=""
 found promtool || [ -x "$unpacked/usr/bin/promtool" ] || unpack="prometheus"
 [ -n "$missing$unpack" ] || exit 0
 
+# Says what could not be had, and ends: tests that need it are skipped.
 skipped() {
-    echo "NOT RUN: what needs one of these is skipped:$missing $unpack. Install them with: sudo apt-get install$missing $unpack"
+    [ -z "$*" ] || echo "NOT RUN: what needs one of these is skipped: $*. Install them with: sudo apt-get install $*"
     exit 0
 }
-command -v apt-get >/dev/null 2>&1 || skipped
-if [ "$(id -u)" = 0 ]; then
+# shellcheck disable=SC2086
+if ! command -v apt-get >/dev/null 2>&1; then
+    skipped $missing $unpack
+elif [ "$(id -u)" = 0 ]; then
     sudo=""
 elif sudo -n true 2>/dev/null; then
     sudo="sudo -n"
 else
-    skipped
+    skipped $missing $unpack
 fi
 echo "getting from Debian, for tests:$missing $unpack"
 export DEBIAN_FRONTEND=noninteractive
-$sudo apt-get update -qq || skipped
+# shellcheck disable=SC2086
+$sudo apt-get update -qq || skipped $missing $unpack
+lacking=""
 for package in $missing; do
-    if $sudo apt-get install -y -qq "$package" >/dev/null; then missing="${missing# "$package"}"; else skipped; fi
+    $sudo apt-get install -y -qq "$package" >/dev/null || lacking="$lacking $package"
 done
-[ -n "$unpack" ] || exit 0
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-chmod 755 "$folder" # apt downloads as a user of its own
-if (cd "$folder" && apt-get download -qq "$unpack") 2>/dev/null && dpkg-deb -x "$folder"/*.deb "$folder/all"; then
+if [ -n "$unpack" ]; then
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    chmod 755 "$folder" # apt downloads as a user of its own
     mkdir -p "$unpacked/usr/bin"
-    cp "$folder"/all/usr/bin/* "$unpacked/usr/bin/"
-else
-    skipped
+    (cd "$folder" && apt-get download -qq "$unpack" 2>/dev/null && dpkg-deb -x ./*.deb all) &&
+        cp "$folder"/all/usr/bin/* "$unpacked/usr/bin/" || lacking="$lacking $unpack"
 fi
+# shellcheck disable=SC2086
+skipped $lacking

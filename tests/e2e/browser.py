@@ -27,13 +27,13 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-BROWSERS = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"
-"""The shell has no windows of its own to draw, which takes a third of the processor from tests."""
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SHELL = shutil.which("chromium-headless-shell")
+"""Chromium without windows of its own to draw, which takes a third of the processor less, and lacks some switches."""
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None,
-    reason=f"no Chromium on the PATH: the page was not tested. On Debian: sudo apt-get install {BROWSERS[0]}",
+    reason="no Chromium on the PATH: the page was not tested. On Debian or Ubuntu: sudo apt-get install chromium",
 )
 
 FLAGS = [
@@ -48,15 +48,16 @@ FLAGS = [
 
 
 @contextlib.contextmanager
-def chromium(*flags: str) -> Iterator[Browser]:
-    """A headless Chromium with a profile of its own, and these flags beside the usual ones."""
-    with sync_playwright() as playwright, launched(playwright.chromium, *flags) as browser:
+def chromium(*flags: str, shell: bool = False) -> Iterator[Browser]:
+    """A headless Chromium with a profile of its own, and these flags beside the usual ones; or its shell, if any."""
+    with sync_playwright() as playwright, launched(playwright.chromium, *flags, shell=shell) as browser:
         yield browser
 
 
-def launched(chromium: BrowserType, *flags: str) -> Browser:
+def launched(chromium: BrowserType, *flags: str, shell: bool = False) -> Browser:
     """As `chromium`, where another one runs already; a context manager that closes it."""
-    return chromium.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS, *flags])
+    program = SHELL if shell and SHELL else CHROMIUM
+    return chromium.launch(executable_path=program, headless=True, args=[*FLAGS, *flags])
 
 
 PATIENCE = 60_000
