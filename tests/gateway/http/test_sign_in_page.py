@@ -187,6 +187,7 @@ def test_cookies_have_their_flags_and_no_script_reads_a_token(
             assert secret not in readable
 
 
+@pytest.mark.parametrize("site", [pytest.param("http", marks=pytest.mark.deep), "https"], indirect=True)
 def test_signing_out_ends_the_session_and_the_sockets_of_all_tabs(browser: Browser, site: str) -> None:
     """Each says so; nothing is answered any more, also to whoever has kept the cookie."""
     with visit(browser, site, ignore_https_errors=True) as tab:
