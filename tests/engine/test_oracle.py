@@ -130,7 +130,7 @@ def test_everything_at_once(architecture: str, checkpoints: Checkpoints, device:
 @pytest.mark.parametrize("scaling", SCALED)
 def test_prompts_in_pieces_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
     check(
-        checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), ["chunks", "prefix", "host", "logprobs"], device
+        checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), ["batch", "chunks", "prefix", "logprobs"], device
     )
 
 

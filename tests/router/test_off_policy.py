@@ -71,7 +71,7 @@ def test_tiers_that_stay_the_same_have_not_changed() -> None:
     for seed in range(examples(15)):
         old = beliefs(3000, seed)
         false += len(drift(routed(old, np.minimum(old + 0.2, 1.0), seed=seed)))
-    assert false <= examples(1)
+    assert false <= examples(15) // 40
 
 
 def test_a_tier_that_gets_worse_is_noticed() -> None:
