@@ -87,10 +87,7 @@ def main(**values: Any) -> None:
         if options.verify == "strict":
             verification.wait()
 
-    # The loaded model lives as long as the process: collections need not look at it again.
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    _collect_again()
     server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(6)}", prepare=prepare)
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
@@ -118,6 +115,13 @@ def set_up_process(options: EngineOptions) -> None:
     # Half of the prepared products, one per shape, that torch and oneDNN would keep; see bench/README.md.
     for capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "512")
+
+
+def _collect_again() -> None:
+    """Let garbage be collected, but not among what is loaded, which lives as long as the process."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _announcer(options: EngineOptions) -> Announcer | None:
