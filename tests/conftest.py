@@ -163,15 +163,6 @@ def browser(pages: Pages) -> Browser:
     return pages.browser
 
 
-@pytest.fixture
-def whole_browser(browser: Browser) -> Iterator[Browser]:
-    """Another Chromium, with windows, for what its shell draws otherwise."""
-    from tests.e2e.browser import launched
-
-    with launched(browser.browser_type) as whole:
-        yield whole
-
-
 @pytest.fixture(scope="session")
 def embedder() -> Iterator[EmbedderProcess]:
     """The real embedder. Not to be killed: loading its libraries takes a core for eight seconds."""

@@ -28,8 +28,6 @@ from playwright.sync_api import (
 )
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SHELL = shutil.which("chromium-headless-shell")
-"""Chromium without windows of its own to draw, which takes a third of the processor less, and lacks some switches."""
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None,
@@ -48,16 +46,15 @@ FLAGS = [
 
 
 @contextlib.contextmanager
-def chromium(*flags: str, shell: bool = False) -> Iterator[Browser]:
-    """A headless Chromium with a profile of its own, and these flags beside the usual ones; or its shell, if any."""
-    with sync_playwright() as playwright, launched(playwright.chromium, *flags, shell=shell) as browser:
+def chromium(*flags: str) -> Iterator[Browser]:
+    """A headless Chromium with a profile of its own, and these flags beside the usual ones."""
+    with sync_playwright() as playwright, launched(playwright.chromium, *flags) as browser:
         yield browser
 
 
-def launched(chromium: BrowserType, *flags: str, shell: bool = False) -> Browser:
+def launched(chromium: BrowserType, *flags: str) -> Browser:
     """As `chromium`, where another one runs already; a context manager that closes it."""
-    program = SHELL if shell and SHELL else CHROMIUM
-    return chromium.launch(executable_path=program, headless=True, args=[*FLAGS, *flags])
+    return chromium.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS, *flags])
 
 
 PATIENCE = 60_000

@@ -28,7 +28,7 @@ class Pages:
 
     @cached_property
     def browser(self) -> Browser:
-        return self._running.enter_context(chromium(shell=True))
+        return self._running.enter_context(chromium())
 
     @cached_property
     def server(self) -> ScriptedServer:

@@ -183,7 +183,7 @@ async def _models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
 
 
-_PORTS: list[int] = []
+_PORTS: set[int] = set()
 """Ports of servers that have ended: visits to the same address share a context."""
 
 
@@ -212,6 +212,7 @@ class ScriptedServer:
         )
         self.gateway: Gateway
         self.port = port or (_PORTS.pop() if _PORTS else free_port())
+        _PORTS.discard(self.port)
         self._socket = socket.create_server(("127.0.0.1", self.port))
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = uvicorn.Server(
@@ -300,7 +301,7 @@ class ScriptedServer:
         self._thread.join()
         self._loop.close()
         self._socket.close()
-        _PORTS.append(self.port)
+        _PORTS.add(self.port)
 
 
 def with_own_key(digest: str) -> Settings:

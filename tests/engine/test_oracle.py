@@ -127,6 +127,12 @@ def test_everything_at_once(architecture: str, checkpoints: Checkpoints, device:
     check(checkpoints(architecture), FEATURES, device)
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("scaling", SCALED)
+def test_everything_at_once_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), FEATURES, device)
+
+
 @pytest.mark.parametrize("scaling", SCALED)
 def test_prompts_in_pieces_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
     check(
