@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import grimp
@@ -41,18 +41,19 @@ def package(path: str) -> str:
 
 
 def conftests(test: str) -> list[str]:
-    """Modules of fixtures that a test file may ask for."""
+    """Modules of fixtures that a test file may ask for, but those of all tests, which few files use."""
     folders = test.split("/")[:-1]
-    return [".".join([*folders[:depth], "conftest"]) for depth in range(1, len(folders) + 1)]
+    return [".".join([*folders[:depth], "conftest"]) for depth in range(2, len(folders) + 1)]
 
 
-def affected(changed: Iterable[str], tests: Mapping[str, str], graph: grimp.ImportGraph) -> list[str]:
+def affected(changed: Collection[str], tests: Mapping[str, str], graph: grimp.ImportGraph) -> list[str]:
     """Return the test files that reach a changed module, or that name another changed file.
 
     Args:
         tests: text by path of all test files.
     """
     modules, names = set(), set()
+    everything = "tests/conftest.py" in changed
     for path in changed:
         name = module(path) if path.endswith(".py") else package(path)
         if name in graph.modules:
@@ -62,7 +63,7 @@ def affected(changed: Iterable[str], tests: Mapping[str, str], graph: grimp.Impo
     return [
         test
         for test, text in tests.items()
-        if modules & {module(test), *conftests(test)} or any(name in text for name in names)
+        if everything or modules & {module(test), *conftests(test)} or any(name in text for name in names)
     ]
 
 

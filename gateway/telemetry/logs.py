@@ -88,7 +88,8 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    # A name with an underscore is a library's own: Ray, once loaded, adds one to each record of the process.
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name[0] != "_"}
     return {**_context.get(), **extra}
 
 

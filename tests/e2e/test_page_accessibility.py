@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pytest
@@ -107,21 +107,26 @@ def test_axe_finds_nothing(
         message(page).fill("")
         if width == 390:
             press(page, "Conversations")
-        clean("list")
-        press(page, "Rename: everything")
-        clean("title that is changed")
-        page.keyboard.press("Escape")
-        press(page, "Delete: everything")
-        clean("deleted")
-        press(page, "Connected", exact=False)
-        clean("key")
-        page.keyboard.press("Escape")
-        page.keyboard.press("ControlOrMeta+k")
-        expect(page.get_by_role("dialog", name="Find").get_by_role("button").last).to_be_visible()
-        clean("what can be found")
-        press(page, "Keyboard shortcuts")
-        expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
-        clean("list of keys")
+        _beside_conversations(page, clean)
+
+
+def _beside_conversations(page: Page, clean: Callable[[str], None]) -> None:
+    """In the list and in the dialogs that are opened from it or by keys."""
+    clean("list")
+    press(page, "Rename: everything")
+    clean("title that is changed")
+    page.keyboard.press("Escape")
+    press(page, "Delete: everything")
+    clean("deleted")
+    press(page, "Connected", exact=False)
+    clean("key")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ControlOrMeta+k")
+    expect(page.get_by_role("dialog", name="Find").get_by_role("button").last).to_be_visible()
+    clean("what can be found")
+    press(page, "Keyboard shortcuts")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    clean("list of keys")
 
 
 SCREENS: dict[str, dict[str, Any]] = {

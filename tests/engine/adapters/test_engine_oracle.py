@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,24 @@ KINDS = {
 }
 
 
+def assert_equal_peft_s(
+    collection: Collection,
+    asked: Mapping[str, tuple[str | None, list[int], int]],
+    heard: Mapping[str, Transcript],
+    cancelled: set[str],
+) -> None:
+    """Args: asked: kind of adapter, prompt and number of tokens of each request."""
+    said: dict[tuple[str | None, tuple[int, ...]], list[int]] = {}
+    for id, (kind, prompt, _) in asked.items():
+        said[kind, tuple(prompt)] = max(said.get((kind, tuple(prompt)), []), heard[id].tokens, key=len)
+    right = {(kind, prompt): collection.most_likely(kind, [*prompt], tokens) for (kind, prompt), tokens in said.items()}
+    for id, (kind, prompt, count) in asked.items():
+        expected, told = right[kind, tuple(prompt)], heard[id]
+        assert told.finish == "length" or (told.finish == "cancelled" and id in cancelled)
+        assert told.tokens == expected[: len(told.tokens)], f"{id}: {kind}"
+        assert len(told.tokens) == count or id in cancelled
+
+
 @pytest.mark.parametrize(
     ("architecture", "seed"), [("llama", 0), pytest.param("llama", 1, marks=pytest.mark.deep), ("mixtral", 2)]
 )
@@ -120,18 +139,7 @@ def test_every_answer_equals_peft_s_whatever_happens_around_it(
                 heard[output.id].add(output)
         core.check_integrity()
         load = core.load()
-    said: dict[tuple[str | None, tuple[int, ...]], list[int]] = {}
-    for id, (kind, prompt, _) in asked.items():
-        said[kind, tuple(prompt)] = max(said.get((kind, tuple(prompt)), []), heard[id].tokens, key=len)
-    right = {
-        (kind, prompt): versions.collection.most_likely(kind, [*prompt], tokens)
-        for (kind, prompt), tokens in said.items()
-    }
-    for id, (kind, prompt, count) in asked.items():
-        expected, told = right[kind, tuple(prompt)], heard[id]
-        assert told.finish == "length" or (told.finish == "cancelled" and id in cancelled)
-        assert told.tokens == expected[: len(told.tokens)], f"{id}: {kind}"
-        assert len(told.tokens) == count or id in cancelled
+    assert_equal_peft_s(versions.collection, asked, heard, cancelled)
     assert max(watched.distinct) >= 3
     assert watched.chunks > 0
     assert load.adapter_evictions >= 3

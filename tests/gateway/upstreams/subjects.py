@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 
 from bench.xllamacpp_server import CONTEXT
 from engine.client.answer_stream import AnswerStream
@@ -46,6 +47,15 @@ SUBJECTS = (
 )
 VLLM_ITSELF = "vllm-server"
 """vLLM's own server, for which its double stands in `make test`."""
+
+
+def servers(grammar: bool) -> list[Any]:
+    """Parameters of a test. Llama.cpp with llguidance differs from the one without in grammars only."""
+    same = () if grammar else pytest.mark.deep
+    found = [pytest.param(name, marks=same if name == LLGUIDANCE else ()) for name in SUBJECTS]
+    return [*found, pytest.param(VLLM_ITSELF, marks=[pytest.mark.deep, pytest.mark.timeout(900)])]
+
+
 DEMO_MODEL = Path(__file__).parents[3] / "deploy" / "demo" / "model"
 VLLM_OPTIONS = (
     *("--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-seqs", "8"),

@@ -42,7 +42,7 @@ from tests.gateway.upstreams.doubles import Sglang, Vllm
 from tests.gateway.upstreams.faulty_proxy import RETRY_AFTER, FaultyProxy
 from tests.gateway.upstreams.message_doubles import Ollama, Tgi
 from tests.gateway.upstreams.nvidia_doubles import TensorrtLlm
-from tests.gateway.upstreams.subjects import LLGUIDANCE, OF_MESSAGES, SUBJECTS, Subject
+from tests.gateway.upstreams.subjects import OF_MESSAGES, SUBJECTS, Subject
 
 pytestmark = pytest.mark.anyio
 
@@ -54,15 +54,9 @@ def llama_cpp(smallest_model: Path) -> Iterator[str]:
         yield address
 
 
-_VLLM = pytest.param(subjects.VLLM_ITSELF, marks=[pytest.mark.deep, pytest.mark.timeout(900)])
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Llama.cpp with llguidance differs from the one without in grammars only."""
     if "subject" in metafunc.fixturenames:
-        same = [] if metafunc.function.__name__ in GRAMMARS else [pytest.mark.deep]
-        marked = [pytest.param(name, marks=same if name == LLGUIDANCE else []) for name in SUBJECTS]
-        metafunc.parametrize("subject", [*marked, _VLLM], indirect=True)
+        metafunc.parametrize("subject", subjects.servers(metafunc.function.__name__ in GRAMMARS), indirect=True)
 
 
 @pytest.fixture
@@ -84,10 +78,8 @@ async def subject(request: pytest.FixtureRequest, engine: EngineThread, model: P
                 found = subjects.of_double(Sglang, engine.address, model)
             case "tensorrt-llm":
                 found = subjects.of_double(TensorrtLlm, engine.address, model)
-            case "ollama":
-                found = subjects.of_message_double(Ollama, engine.address, model)
-            case "tgi":
-                found = subjects.of_message_double(Tgi, engine.address, model)
+            case "ollama" | "tgi":
+                found = subjects.of_message_double({"ollama": Ollama, "tgi": Tgi}[request.param], engine.address, model)
             case _:
                 found = subjects.of_roundhouse(engine.address, model)
         yield await stack.enter_async_context(found)
