@@ -103,6 +103,7 @@ async def furnished(administer: Administer) -> AsyncIterator[Shop]:
         key = (await post("/tenants/shop/keys", json={})).json()["record"]["id"]
         await post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
         await post("/routes", json={"name": "tiny-small", "targets": [{"model": "tiny-small", "weight": 1}]})
+        await api.served.gateway.view.refresh()
         names = {
             "tenant": "shop",
             "user": user,

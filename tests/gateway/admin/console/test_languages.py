@@ -15,7 +15,7 @@ from tests.e2e.browser import needs_chromium, violations, visit
 from tests.e2e.overflow import overflowing
 from tests.e2e.pseudo_language import speak, untranslated
 from tests.gateway.admin.conftest import CHAT, OPERATOR, Shop
-from tests.gateway.admin.console.pages import OPERATORS_VIEWS, dialog, focused, row
+from tests.gateway.admin.console.pages import OPERATORS_VIEWS, dialog, focused, row, wait_until
 
 pytestmark = needs_chromium
 
@@ -128,6 +128,9 @@ def test_words_of_the_api_are_not_those_of_the_page(browser: Browser, shop: Shop
     headers = {"authorization": f"Bearer {CHAT}"}
     rating = {"rating": "up"}
     httpx2.post(f"{shop.url}/v1/responses/{answered}/feedback", json=rating, headers=headers).raise_for_status()
+    asked = f"{shop.url}/admin/v1/turns/{answered}", {"authorization": f"Bearer {OPERATOR}"}
+    # Turns and ratings are stored once a second.
+    wait_until(lambda: bool(httpx2.get(asked[0], headers=asked[1]).json().get("feedback")))
     with visit(browser, shop.url, locale="de-DE") as tab:
         sign_in(tab.page, OPERATOR, "#/live")
         expect(row(tab.page, "tiny-small")).to_contain_text("in Betrieb")
