@@ -27,7 +27,7 @@ class Budget(NamedTuple):
     """What may cost how many processor seconds.
 
     Attributes:
-        listed: seconds of tests and files that may cost more than others; each has a reason in the file.
+        listed: seconds of files that may cost more than others; each has a reason in tests/budget.toml.
         folders: seconds of all tests below a folder.
     """
 
@@ -40,8 +40,8 @@ class Budget(NamedTuple):
         return cls({name: each["seconds"] for name, each in found["listed"].items()}, found["folders"])
 
     def limit(self, name: str) -> float:
-        """What a test, or a file, may cost."""
-        return self.listed.get(name, TEST_SECONDS if "::" in name else FILE_SECONDS)
+        """What a test, or a file, may cost; a test of a listed file as much as that."""
+        return self.listed.get(name.split("::")[0], TEST_SECONDS if "::" in name else FILE_SECONDS)
 
     def exceeded(self, tests: Mapping[str, float], tolerance: float = TOLERANCE) -> Iterator[str]:
         """A sentence for each test, file and folder that costs too much.

@@ -1,0 +1,53 @@
+"""What tests may cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.costs import Budget, by_file, processor_seconds
+
+FILE = Path(__file__).with_name("budget.toml")
+BUDGET = Budget({"tests/e2e/test_dear.py": 40.0}, {"tests/e2e": 60.0})
+
+
+def told(tests: dict[str, float]) -> list[str]:
+    return [sentence.split()[0] for sentence in BUDGET.exceeded(tests, tolerance=1.0)]
+
+
+def test_what_is_not_listed_may_cost_little() -> None:
+    assert told({"tests/a.py::one": 4.9, "tests/a.py::two": 4.9}) == []
+    assert told({"tests/a.py::one": 5.1}) == ["tests/a.py::one"]
+    assert told({f"tests/a.py::{number}": 4.0 for number in range(4)}) == ["tests/a.py"]
+
+
+def test_what_is_listed_may_cost_what_stands_there() -> None:
+    assert told({"tests/e2e/test_dear.py::one": 39.0}) == []
+    assert (
+        told({"tests/e2e/test_dear.py::one": 41.0}) == ["tests/e2e/test_dear.py", "tests/e2e/test_dear.py::one"][::-1]
+    )
+
+
+def test_a_folder_has_its_share() -> None:
+    tests = {f"tests/e2e/test_{number}.py::one": 4.0 for number in range(16)}
+    assert told(tests) == ["tests/e2e/"]
+    assert by_file(tests)["tests/e2e/test_0.py"] == 4.0
+
+
+def test_the_file_lists_files_that_exist() -> None:
+    root = FILE.parents[1]
+    budget = Budget.read(FILE)
+    assert [name for name in (*budget.listed, *budget.folders) if not (root / name).exists()] == []
+
+
+def test_processes_of_a_test_count() -> None:
+    """Those that run and those that have ended."""
+    before = processor_seconds()
+    work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
+    with subprocess.Popen(work, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert processor_seconds() - before >= 0.25
+        process.communicate(b"\n")
+    assert processor_seconds() - before >= 0.25
