@@ -22,6 +22,8 @@ def main() -> None:
     parser.add_argument("--no-cuda", action="store_true", help="leave the CUDA bodies out even where nvcc is")
     parser.add_argument("--resources", action="store_true", help="then print what each CUDA kernel takes of a GPU")
     arguments = parser.parse_args()
+    # The environment's own cmake and ninja come first: its programs need not be on the PATH.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     cmake = shutil.which("cmake")
     if cmake is None:
         sys.exit("kernels: cmake is missing; install it with: pip install cmake ninja")
