@@ -6,6 +6,9 @@ PORT ?= 8080
 BIN := .venv/bin
 # Four processes for two cores: much of what tests do is waiting. tests/conftest.py says which runs what.
 PYTEST_ARGS ?= -n 4 --no-loadscope-reorder
+# Decisions without I/O, and rules about the tree.
+QUICK := tests/router tests/scale tests/load tests/cache/semantic tests/engine/scheduling tests/engine/cache \
+    tests/gateway/protocol tests/gateway/recognisers tests/gateway/scaling $(wildcard tests/test_*.py)
 # Some images forbid compiled files, for which each of a hundred processes that tests start would pay again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -27,10 +30,10 @@ test: ## set up and run everything that must be green: lint, walls, tests, types
 	@deploy/programs.sh
 	@$(MAKE) --no-print-directory lint walls unit
 
-test-quick: ## for every commit: lint, walls, types, and the tests that need no other process (a minute)
+test-quick: ## for every commit: lint, walls, types, and the tests of decisions (a minute)
 	@deploy/environment.sh dev
 	@$(MAKE) --no-print-directory lint walls
-	@$(BIN)/pytest $(PYTEST_ARGS) -m 'quick and not deep' $(QUICK)
+	@$(BIN)/pytest $(PYTEST_ARGS) $(QUICK)
 
 test-changed: ## the tests of all that imports what has changed since BASE (the last commit)
 	@deploy/environment.sh dev
