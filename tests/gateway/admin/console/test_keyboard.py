@@ -189,6 +189,7 @@ def converse(page: Page, folder: Path) -> None:
     assert keyboard.unreachable(page) == []
     attach(page, folder)
     prompts(page)
+    share(page)
     conversations(page)
 
 
@@ -220,6 +221,15 @@ def prompts(page: Page) -> None:
     send(page, "Save")
     expect(dialog(page).get_by_text("greeting")).to_be_visible()
     assert keyboard.unreachable(page) == []
+    page.keyboard.press("Escape")
+    closed(page)
+
+
+def share(page: Page) -> None:
+    button(page, "Share")
+    send(page, "Create address")
+    expect(dialog(page).get_by_label("Address", exact=True)).to_have_value(re.compile("/s/"))
+    assert keyboard.unreachable(page, "dialog") == []
     page.keyboard.press("Escape")
     closed(page)
 
