@@ -47,14 +47,14 @@ def empty_redis(redis_url: str) -> str:
 
 
 async def test_clients_resume_at_whichever_process_takes_their_connection(model: Path, empty_redis: str) -> None:
-    """Sockets are cut at random while six clients ask; every answer is whole, and each process has a part."""
+    """Sockets are cut at random while twelve clients ask; every answer is whole, and each process has a part."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed: {seed}")
     async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}]) as ((served,), engine):
-        clients = [Client(f"s{index}", seed + index, [served]) for index in range(6)]
+        clients = [Client(f"s{index}", seed + index, [served]) for index in range(12)]
 
         async def work(client: Client) -> None:
-            while sum(other.cuts for other in clients) < 30:
+            while sum(other.cuts for other in clients) < 60:
                 await client.turn(cut=0.06)
 
         async with asyncio.TaskGroup() as group:
