@@ -9,7 +9,7 @@ found() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 && return; don
 
 missing=""
 found chromium chromium-browser google-chrome || missing="$missing chromium"
-found redis-check-rdb redis-server || missing="$missing redis-tools"
+found redis-check-rdb || missing="$missing redis-tools"
 found faketime || missing="$missing faketime"
 found curl || missing="$missing curl"
 found jq || missing="$missing jq"

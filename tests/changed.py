@@ -1,8 +1,8 @@
 """The test files of whatever imports a changed module: `python -m tests.changed [--base COMMIT] [--run PYTEST_ARGS]`.
 
 A file that is no module (a script of a page, a table, a kernel's source) counts as a change of the nearest package
-above it, and of the test files that name it. What a test starts in other processes is not seen: `make test` runs
-everything.
+above it, and of the test files that name it. What a test starts in other processes is not seen, nor a command of
+`roundhouse` that is loaded by its name: `make test` runs everything.
 """
 
 from __future__ import annotations
