@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.costs import Budget, by_file, processor_seconds
+import pytest
 
+from tests.costs import Budget, Costs, by_file, processor_seconds
+
+pytest_plugins = ("pytester",)
 FILE = Path(__file__).with_name("budget.toml")
 BUDGET = Budget({"tests/e2e/test_dear.py": 40.0}, {"tests/e2e": 60.0})
 
@@ -51,3 +54,13 @@ def test_processes_of_a_test_count() -> None:
         assert processor_seconds() - before >= 0.25
         process.communicate(b"\n")
     assert processor_seconds() - before >= 0.25
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(0.01, pytest.ExitCode.TESTS_FAILED), (60.0, pytest.ExitCode.OK)])
+def test_a_run_that_costs_too_much_fails(allowed: float, status: pytest.ExitCode, pytester: pytest.Pytester) -> None:
+    file = pytester.makepyfile("def test_it():\n    import time\n    while time.process_time() < LATER: pass")
+    file.write_text(f"import time\nLATER = time.process_time() + 0.2\n{file.read_text()}")
+    costs = Costs(Budget({file.name: allowed}, {}))
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", plugins=[costs])
+    assert done.ret == status
+    assert any("are allowed" in line for line in done.outlines) is (status != pytest.ExitCode.OK)
