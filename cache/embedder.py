@@ -56,14 +56,15 @@ def main(model: str, name: str, listen: str, device: str, threads: int, queue: i
     try:
         loaded = SentenceModel(directory_of(model), device=device)
         loaded.encode(["What is a roundhouse?"])  # the first one takes longer
+        gc.collect()
+        gc.freeze()
     except ModelError as error:
         _fail(str(error))
+    finally:
+        gc.enable()
     hello = EmbedderInfo(
         name or Path(model).name or DEFAULT_NAME, loaded.revision, loaded.dimensions, loaded.max_tokens
     )
-    gc.collect()
-    gc.freeze()
-    gc.enable()
     try:
         asyncio.run(_serve(EmbedderServer(loaded, hello, queue=queue), Path(listen.removeprefix("unix://")), hello))
     except OSError as error:

@@ -14,6 +14,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NoReturn
 
@@ -71,13 +72,13 @@ def main(**values: Any) -> None:
     except ValueError as error:
         fail(str(error))
     set_up_process(options)
-    gc.disable()  # libraries and the model make objects that stay, which collections would look at again and again
-    from engine.execution.warm_up import NotEnoughMemory
-    from engine.server.loaded_engine import LoadedEngine
-
     try:
-        with verification.explaining():
-            engine = LoadedEngine(options)
+        with _without_collections():
+            from engine.execution.warm_up import NotEnoughMemory
+            from engine.server.loaded_engine import LoadedEngine
+
+            with verification.explaining():
+                engine = LoadedEngine(options)
     except (ValueError, RegistryError) as error:
         fail(str(error))
 
@@ -87,7 +88,6 @@ def main(**values: Any) -> None:
         if options.verify == "strict":
             verification.wait()
 
-    _collect_again()
     server = EngineServer(engine.core, id=f"{options.pool}-{secrets.token_hex(6)}", prepare=prepare)
     try:
         asyncio.run(_serve(server, engine.core, options, tls, verification, announcer))
@@ -117,11 +117,17 @@ def set_up_process(options: EngineOptions) -> None:
         os.environ.setdefault(capacity, "512")
 
 
-def _collect_again() -> None:
-    """Let garbage be collected, but not among what is loaded, which lives as long as the process."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage while libraries and the model are loaded, nor later among them: they stay, and collections
+    would look at them again and again."""
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _announcer(options: EngineOptions) -> Announcer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -148,6 +149,7 @@ async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint
     result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--quantize", "int8"])
     assert result.exit_code == CONFIGURATION_ERROR
     assert "weights in float32 cannot be quantised to int8; choose bfloat16" in result.output
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("how", some_of([("auto",), ("draft",), ("ngram",)], 3))
