@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+DEEP = settings.get_current_profile_name() == "deep"
+
 
 def examples(number: int) -> int:
     """As many for a search whose examples are dear, and ten times as many in a deep run."""

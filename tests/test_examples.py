@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.amounts import DEEP
+
 
 def examples() -> list[float]:
     found: list[float] = []
@@ -23,7 +25,7 @@ def examples() -> list[float]:
     return found
 
 
-@pytest.mark.skipif(settings.get_current_profile_name() == "deep", reason="it searches for others in every run")
+@pytest.mark.skipif(DEEP, reason="it searches for others in every run")
 def test_modules_that_are_loaded_change_no_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(map(repr, examples()))
     file = tmp_path / "a_module_of_ours.py"

@@ -3,7 +3,6 @@ that collects tests, which takes many seconds; it is imported here only, where a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,9 @@ from schemathesis.generation.feedback import NO_FEEDBACK
 from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-MOST = None if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 100
+from tests.amounts import DEEP
+
+MOST = None if DEEP else 100
 """About so many of the cases that cover an operation's schema are tried: those of large bodies are hundreds."""
 _SETTINGS = settings(
     max_examples=12,

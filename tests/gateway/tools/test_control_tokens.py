@@ -8,7 +8,6 @@ come out must be those of the same conversation in harmless words.
 from __future__ import annotations
 
 import json
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import ToolFormat, tool_format
 from gateway.tools.prompt import template_messages, template_tools
+from tests.amounts import DEEP
 from tests.engine.tokenizer_zoo import FAMILIES, SPECIAL, TEMPLATE
 from tests.gateway.conftest import _TEMPLATE
 
@@ -129,7 +129,7 @@ def conversation(user: str, name: str, id: str, arguments: dict[str, Any], outpu
 
 
 KINDS = [*FAMILIES, "byte-level+nfkc", "unigram+nfkc"]
-EACH = len(KINDS) if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 2
+EACH = len(KINDS) if DEEP else 2
 """With how many kinds of tokenizers a template is tried: each pair has a process that renders. All kinds have some."""
 
 
