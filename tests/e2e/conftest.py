@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -28,6 +29,21 @@ from tests.ports import free_port
 
 KEY = "roundhouse-demo"
 DEADLINE = 90.0
+
+_RUNNING: set[Installation] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    """Show with a failure what the installations have logged during the test."""
+    report: pytest.TestReport = yield
+    for running in _RUNNING if call.when == "call" else ():
+        logged = running.logged()
+        if report.failed:
+            report.sections.append((f"log of {running.url}", logged))
+    return report
 
 
 class Installation:
@@ -69,9 +85,13 @@ class Installation:
                     "ROUNDHOUSE_REDIS_DATA": str(self.folder / "data"),
                     # Only tests of embeddings need it, and loading it takes a core for seconds.
                     "ROUNDHOUSE_EMBEDDER_ENABLED": "false",
+                    # On a machine whose cores are all taken Redis is slow, and not gone.
+                    "ROUNDHOUSE_REDIS_TIMEOUT": "1",
                     **environment,
                 },
             )
+        self._logged = 0
+        _RUNNING.add(self)
 
     @property
     def url(self) -> str:
@@ -117,8 +137,17 @@ class Installation:
         self.process.send_signal(how)
         return self.process.wait(timeout=DEADLINE)
 
+    def logged(self) -> str:
+        """What it has logged since this was asked before."""
+        with self.log.open("rb") as log:
+            log.seek(self._logged)
+            found = log.read()
+        self._logged += len(found)
+        return found.decode(errors="replace")
+
     def close(self) -> None:
         """End it in whatever state it is, and remove its folder."""
+        _RUNNING.discard(self)
         if self.process.poll() is None:
             self.process.terminate()
             try:
