@@ -9,6 +9,7 @@ found() { for name in "$@"; do command -v "$name" >/dev/null 2>&1 && return; don
 
 missing=""
 found chromium chromium-browser google-chrome || missing="$missing chromium"
+found chromium-headless-shell || missing="$missing chromium-headless-shell"
 found redis-check-rdb || missing="$missing redis-tools"
 found faketime || missing="$missing faketime"
 found curl || missing="$missing curl"

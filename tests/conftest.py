@@ -172,6 +172,12 @@ def browser(pages: Pages) -> Browser:
     return pages.browser
 
 
+@pytest.fixture
+def whole_browser(pages: Pages) -> Browser:
+    """As people have it; see `launched`."""
+    return pages.whole_browser
+
+
 @pytest.fixture(scope="session")
 def embedder() -> Iterator[EmbedderProcess]:
     """The real embedder. Not to be killed: loading its libraries takes a core for eight seconds."""

@@ -28,6 +28,8 @@ from playwright.sync_api import (
 )
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SHELL = shutil.which("chromium-headless-shell") or CHROMIUM
+"""Chromium without what draws windows: the same page for two thirds of the time."""
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None,
@@ -37,6 +39,7 @@ needs_chromium = pytest.mark.skipif(
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
+    "--in-process-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -52,9 +55,14 @@ def chromium(*flags: str) -> Iterator[Browser]:
         yield browser
 
 
-def launched(chromium: BrowserType, *flags: str) -> Browser:
-    """As `chromium`, where another one runs already; a context manager that closes it."""
-    return chromium.launch(executable_path=CHROMIUM, headless=True, args=[*FLAGS, *flags])
+def launched(chromium: BrowserType, *flags: str, whole: bool = False) -> Browser:
+    """As `chromium`, where another one runs already; a context manager that closes it.
+
+    Args:
+        whole: as people have it, which scrolls by keys, draws and goes offline in ways of its own.
+    """
+    program = CHROMIUM if whole else SHELL
+    return chromium.launch(executable_path=program, headless=True, args=[*FLAGS, *flags])
 
 
 PATIENCE = 60_000

@@ -8,7 +8,7 @@ from functools import cached_property
 import pytest
 from playwright.sync_api import Browser
 
-from tests.e2e.browser import chromium
+from tests.e2e.browser import chromium, launched
 from tests.e2e.scripted import ScriptedServer
 from tests.ports import free_port
 
@@ -31,6 +31,11 @@ class Pages:
         return self._running.enter_context(chromium())
 
     @cached_property
+    def whole_browser(self) -> Browser:
+        """For the few tests to which the difference matters."""
+        return self._running.enter_context(launched(self.browser.browser_type, whole=True))
+
+    @cached_property
     def server(self) -> ScriptedServer:
         return self._running.enter_context(ScriptedServer(self._redis_url))
 
@@ -41,5 +46,5 @@ class Pages:
 
     def close(self) -> None:
         self._running.close()
-        for name in ("browser", "server"):
+        for name in ("browser", "whole_browser", "server"):
             self.__dict__.pop(name, None)

@@ -150,17 +150,20 @@ def test_nor_on_a_narrow_screen(browser: Browser, server: ScriptedServer, name: 
         walk(tab.page, *NARROW_WALKS[name])
 
 
-def test_the_end_is_come_to_by_keys(tab: Visit, server: ScriptedServer) -> None:
+def test_the_end_is_come_to_by_keys(whole_browser: Browser, server: ScriptedServer) -> None:
     """From where the next question is written. The button that leads there goes away with that."""
     script(server)
-    walk(
-        tab.page,
-        Step("#message", f"{IDLE} .code", text="lines"),
-        Step(".code button", ".code button:has-text('Copied')"),
-        Step("", "#jump:not([hidden])", keys="Control+Home"),
-    )
-    keyboard.focus(tab.page.locator("#jump"), "Shift+Tab")
-    walk(tab.page, Step("", "#jump[hidden]"))
+    with visit(whole_browser, server.url) as tab:
+        tab.page.goto("/")
+        connected(tab.page)
+        walk(
+            tab.page,
+            Step("#message", f"{IDLE} .code", text="lines"),
+            Step(".code button", ".code button:has-text('Copied')"),
+            Step("", "#jump:not([hidden])", keys="Control+Home"),
+        )
+        keyboard.focus(tab.page.locator("#jump"), "Shift+Tab")
+        walk(tab.page, Step("", "#jump[hidden]"))
 
 
 @pytest.mark.parametrize(

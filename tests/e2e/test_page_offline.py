@@ -102,7 +102,10 @@ def test_without_a_network_nothing_is_asked_for(browser: Browser, redis_url: str
     with ScriptedServer(redis_url) as server:
         url = server.url.replace("127.0.0.1", HOST)
         flags = (f"--host-resolver-rules=MAP {HOST} 127.0.0.1", f"--unsafely-treat-insecure-origin-as-secure={url}")
-        with launched(browser.browser_type, *flags) as other, visit(other, url, service_workers="allow") as tab:
+        with (
+            launched(browser.browser_type, *flags, whole=True) as other,
+            visit(other, url, service_workers="allow") as tab,
+        ):
             page = tab.page
             page.clock.install()
             created = watched(tab)

@@ -48,11 +48,11 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_chat_page_looks_as_recorded(browser: Browser, server: ScriptedServer, width: int) -> None:
+def test_the_chat_page_looks_as_recorded(whole_browser: Browser, server: ScriptedServer, width: int) -> None:
     """Empty, and with an answer."""
-    layouts = Layouts(f"chat-{width}", browser)
+    layouts = Layouts(f"chat-{width}", whole_browser)
     server.pipeline.answers["show"] = Answer(text=TEXT)
-    with visit(browser, server.url, viewport={"width": width, "height": HEIGHT}, reduced_motion="reduce") as tab:
+    with visit(whole_browser, server.url, viewport={"width": width, "height": HEIGHT}, reduced_motion="reduce") as tab:
         in_boxes(tab.page)
         tab.page.goto("/")
         connected(tab.page)

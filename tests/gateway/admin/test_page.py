@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from gateway.admin.app import API
-from tests.e2e.browser import chromium, needs_chromium, visit
+from tests.e2e.browser import needs_chromium, visit
 from tests.gateway.admin.conftest import OPERATOR, Shop
 
 pytestmark = needs_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 def test_it_shows_every_endpoint_and_calls_one(browser: Browser, shop: Shop) -> None:

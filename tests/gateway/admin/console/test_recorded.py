@@ -17,12 +17,12 @@ FRAME = {"bar": "header.bar", "views": "nav.views", "heading": "main h1"}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_console_looks_as_recorded(browser: Browser, shop: Shop, operator: httpx2.Client, width: int) -> None:
+def test_the_console_looks_as_recorded(whole_browser: Browser, shop: Shop, operator: httpx2.Client, width: int) -> None:
     """Before signing in, a list, limits as bars, a form, and a dialog."""
-    layouts = Layouts(f"console-{width}", browser)
+    layouts = Layouts(f"console-{width}", whole_browser)
     limits = {"quota": {"requests_per_minute": 600, "concurrent_turns": 4}}
     operator.put("/tenants/shop/quotas", json=limits, headers={"if-match": "*"}).raise_for_status()
-    with visit(browser, shop.url, viewport={"width": width, "height": HEIGHT}) as tab:
+    with visit(whole_browser, shop.url, viewport={"width": width, "height": HEIGHT}) as tab:
         page = tab.page
         in_boxes(page)
         page.goto("/admin/")
