@@ -89,13 +89,16 @@ class Routing:
         )
         lengths = {name: len(prompt) for name, prompt in prepared.prompts.items()}
         ranks = pool_ranks(prepared.pools, prepared.turn)
-        candidates, asleep = self._engines.candidates(lengths, ranks), self._engines.asleep(lengths, ranks)
-        tenant = self.tenant(prepared.turn)
-        if adapter is None and tenant.models is not None:
-            candidates = [each for each in candidates if tenant.may_use(each.model)]
-            asleep = [each for each in asleep if tenant.may_use(each.model)]
+        may_answer = {pool.name for pool in prepared.pools}
+        candidates = [each for each in self._engines.candidates(lengths, ranks) if each.model in may_answer]
+        asleep = [each for each in self._engines.asleep(lengths, ranks) if each.model in may_answer]
+        coming = self._coming(prepared.turn)
+        if adapter is None:
+            # A pool whose model has come since the prompts were written has none.
+            usable = self._engines.pools_for(request.model, self.tenant(prepared.turn).may_use)
+            coming += [ComingTier(tier=pool.tier, model=pool.name) for pool in usable if pool.name not in may_answer]
         try:
-            return route(question, candidates, self._tiers.policy, self._coming(prepared.turn), asleep)
+            return route(question, candidates, self._tiers.policy, coming, asleep)
         except NoRoute as refusal:
             full = partial(self._engines.retry_after, prepared.pools)
             raise refused(refusal, self.visible(prepared.turn), full) from None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
 import pytest
 
 from gateway.config.settings import CacheSettings, PoolSettings
+from gateway.pipeline.routing.choice import Routing
 from gateway.protocol.requests import Message, Sampling
 from gateway.protocol.stream import Routed
 from tests.gateway.conftest import EngineThread, Serve, Served
@@ -76,6 +78,31 @@ async def test_the_next_pool_stands_in_and_its_answer_is_not_kept_for_the_other(
         # Under its own name the first model answers itself.
         [own] = routes(await run(served, msgspec.structs.replace(asked, model="first")))
         assert (own.model, own.cache) == ("first", "miss")
+        await served.settle()
+
+
+async def test_a_model_that_comes_after_the_prompts_were_written_answers_the_next_turn(
+    serve: Serve, pools: list[PoolSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools[1] = msgspec.structs.replace(pools[1], tier="medium")
+    async with serve(pools=pools, cache=NO_CACHE) as served:
+        [coming] = [pool for pool in served.gateway.engines.pools if pool.name == "second"]
+        served.gateway.engines.pools.remove(coming)
+        assess = Routing.assess
+
+        async def arriving(*asked: Any) -> Any:
+            assessment = await assess(*asked)
+            served.gateway.engines.pools.append(coming)
+            return assessment
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Routing, "assess", arriving)
+            routed = await ask(served, "hello", "medium")
+            assert (routed.model, routed.reasons[-1]) == (
+                "first",
+                "the medium tier is starting, the large tier stands in",
+            )
+        assert (await ask(served, "hello", "medium")).model == "second"
         await served.settle()
 
 
