@@ -369,6 +369,19 @@ def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer
         expect(answer(tab.page).locator(".hljs-string")).to_have_text("'hi'")
 
 
+def test_without_a_clipboard_of_its_own_the_page_copies_as_by_hand(tab: Visit, server: ScriptedServer) -> None:
+    """As over plain HTTP from another machine; the focus stays."""
+    page = tab.page
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.evaluate("addEventListener('copy', ({ target }) => (window.taken = target.value))")
+    ask(page, "anything")
+    answered(page)
+    copy = page.get_by_role("button", name="Copy")
+    copy.press("Enter")
+    expect(page.get_by_role("button", name="Copied")).to_be_focused()
+    assert page.evaluate("window.taken") == answer(page).inner_text()
+
+
 def test_a_copied_part_has_its_formulas_as_they_were_written(browser: Browser, server: ScriptedServer) -> None:
     server.pipeline.answers["formula"] = Answer(text="Euler wrote $e^{i\\pi} = -1$.\n\nHe did.\n")
     with visit(browser, server.url, permissions=["clipboard-read", "clipboard-write"]) as tab:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from gateway.config.chat import ChatSettings
 from gateway.config.settings import demo_settings
@@ -50,6 +50,24 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
     expect(tab.page.get_by_text("Not taken", exact=True)).to_be_visible()
     expect(bad).to_have_attribute("aria-pressed", "true")
     expect(tab.page.get_by_text("Not taken", exact=True)).to_have_count(0)
+
+
+def test_of_two_ratings_the_last_counts_however_slow_the_first_is(tab: Visit, server: ScriptedServer) -> None:
+    ask(tab.page, "question")
+    answered(tab.page)
+    held: list[Route] = []
+    tab.page.route("**/feedback", lambda route: held.append(route))
+    good, bad = (tab.page.get_by_role("button", name=name) for name in ("Good answer", "Bad answer"))
+    with tab.page.expect_request("**/feedback"):
+        good.click()
+    bad.click()
+    tab.page.wait_for_timeout(100)
+    assert len(held) == 1
+    tab.page.unroute("**/feedback")
+    held[0].continue_()
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    expect(good).to_have_attribute("aria-pressed", "false")
+    assert [each["signal"] for each in server.feedback()[-2:]] == ["up", "down"]
 
 
 def test_a_bad_answer_may_be_bad_for_a_reason(tab: Visit, server: ScriptedServer) -> None:

@@ -46,6 +46,26 @@ export function saveFile(name, content) {
   setTimeout(() => URL.revokeObjectURL(address), 1000); // some browsers read it a little later
 }
 
+/** Put a text on the clipboard. @param {string} text @returns {Promise<boolean>} whether it is there */
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Over plain HTTP from another machine browsers have no clipboard API, or the user said no. What is copied by hand is
+    // selected: within a dialog, where there is one, since all else can have no focus.
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+    const area = el("textarea", { class: "visually-hidden" });
+    area.value = text;
+    (focused?.parentElement ?? document.body).append(area);
+    area.select();
+    const taken = document.execCommand("copy");
+    area.remove();
+    focused?.focus();
+    return taken;
+  }
+}
+
 /** @type {Map<string, Promise<unknown>>} */
 const sheets = new Map();
 

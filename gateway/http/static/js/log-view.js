@@ -51,6 +51,8 @@ export class LogView {
     this.comparing = comparing;
     /** @type {import("./comparison.js").Comparison | null} the one that is shown */
     this.comparison = null;
+    /** What is being said of turns. @type {WeakMap<Turn, Promise<void>>} */
+    this.rated = new WeakMap();
     /** By the turn itself: conversations that were exported and imported may share ids. @type {Map<Turn, TurnPlace>} */
     this.places = new Map();
     this.nearness = new Nearness(this.places, scroller);
@@ -68,7 +70,7 @@ export class LogView {
       else if (FULL.has(action)) onfull(view.turn, /** @type {Way} */ (action));
       else if (action === "earlier") this.walk(-1, () => onwalk(view.turn, -1));
       else if (action === "later") this.walk(1, () => onwalk(view.turn, 1));
-      else if (action === "rate" || action === "reason") this.#rate(view, button);
+      else if (action === "rate" || action === "reason") this.#inOrder(view, () => this.#rate(view, button));
       else if (action === "compare") this.#compare(view);
       else if (action === "copy-answer") copyBy(button, view.turn.text);
     });
@@ -77,7 +79,7 @@ export class LogView {
       const view = form.matches(".comment") && this.#viewOf(form);
       if (!view) return;
       event.preventDefault();
-      this.#comment(view);
+      this.#inOrder(view, () => this.#comment(view));
     });
   }
 
@@ -198,6 +200,16 @@ export class LogView {
   #leave() {
     this.comparison?.leave();
     this.comparison = null;
+  }
+
+  /**
+   * Rate a turn once what was said of it before is noted: requests may overtake each other, and the last one counts.
+   *
+   * @param {TurnView} view
+   * @param {() => Promise<void>} rate
+   */
+  #inOrder(view, rate) {
+    this.rated.set(view.turn, (this.rated.get(view.turn) ?? Promise.resolve()).then(rate));
   }
 
   /** @param {TurnView} view @param {import("./turn.js").Rating} rating */

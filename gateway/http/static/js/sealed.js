@@ -1,6 +1,6 @@
 /** What sealed elements of an answer get: colours for code, formulas as MathML, copies. Libraries load when needed. */
 
-import { patch, styled } from "./dom.js";
+import { copied, patch, styled } from "./dom.js";
 import { t } from "./language.js";
 import { startHighlighter } from "./workers.js";
 
@@ -131,24 +131,6 @@ export async function copyBy(button, text) {
     label.textContent = t("Copy");
     button.removeAttribute("data-said");
   }, 1500);
-}
-
-/** @param {string} text @returns {Promise<boolean>} whether it is on the clipboard */
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Over plain HTTP from another machine browsers have no clipboard API, or the user said no.
-    const area = document.createElement("textarea");
-    area.value = text;
-    area.className = "visually-hidden";
-    document.body.append(area);
-    area.select();
-    const taken = document.execCommand("copy");
-    area.remove();
-    return taken;
-  }
 }
 
 /**

@@ -1,7 +1,7 @@
 /** Shares the conversation that is shown, and revokes what was shared before. Loaded when it is opened. */
 
 import { ApiFailure, authorization, posted, request } from "./api.js";
-import { el, field } from "./dom.js";
+import { copied, el, field } from "./dom.js";
 import { longDate, t } from "./language.js";
 import { encrypted } from "./sharing.js";
 import { isOver } from "./turn.js";
@@ -128,13 +128,9 @@ export class ShareDialog {
   }
 
   async #copy() {
+    const done = await copied(this.address.value);
     this.address.select();
-    try {
-      await navigator.clipboard.writeText(this.address.value);
-      this.status.textContent = t("Copied");
-    } catch {
-      this.status.textContent = t("Copy the address yourself: it is selected.");
-    }
+    this.status.textContent = done ? t("Copied") : t("Copy the address yourself: it is selected.");
   }
 
   /** @param {unknown} error */

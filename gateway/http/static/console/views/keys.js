@@ -1,6 +1,7 @@
 /** Keys of a tenant: made, rotated, changed, revoked. A key itself is shown once. */
 
 import { useState } from "../../vendor/preact/hooks.js";
+import { copied } from "../../js/dom.js";
 import { remembered, storageOf } from "../../js/storage.js";
 import { t } from "../../js/language.js";
 import { pageOf } from "../address.js";
@@ -81,16 +82,16 @@ const nameOf = ({ description, id }) => description || id;
 
 /** The key itself, until the dialog is closed. @param {{text: string, chats: boolean, onClose: () => void}} props */
 function MadeKey({ text, chats, onClose }) {
-  const [copied, setCopied] = useState(false);
-  const copy = () => navigator.clipboard.writeText(text).then(() => setCopied(true), () => {});
+  const [said, setSaid] = useState("");
+  const copy = async () => setSaid((await copied(text)) ? t("Copied.") : t("Not allowed by the browser: copy it yourself."));
   return html`<${Dialog} title=${t("The new key")} onClose=${onClose}>
     <p>${t("It is shown this once: copy it now. The server keeps only a digest of it.")}</p>
     <pre class="made" tabindex="0">${text}</pre>
     <div class="actions">
-      ${navigator.clipboard && html`<button type="button" class="primary" onClick=${copy}>${t("Copy")}</button>`}
+      <button type="button" class="primary" onClick=${copy}>${t("Copy")}</button>
       ${chats && html`<button type="button" onClick=${() => chatWith(text)}>${t("Chat with it")}</button>`}
       <button type="button" onClick=${onClose}>${t("I have it")}</button>
-      <span role="status">${copied && t("Copied.")}</span>
+      <span role="status">${said}</span>
     </div>
   </${Dialog}>`;
 }

@@ -2,13 +2,14 @@
 
 import { useEffect, useRef, useState } from "../../vendor/preact/hooks.js";
 import { curl } from "../../js/curl.js";
+import { copied } from "../../js/dom.js";
 import { detailsOf, failureText } from "../../js/failures.js";
 import { named, t } from "../../js/language.js";
 import { abandon, applyEvent, fail, isOver, nameOf, newTurn, speed } from "../../js/turn.js";
 import { readEvents } from "../events.js";
 import { count, milliseconds, money } from "../format.js";
 import { html, placed } from "../html.js";
-import { Field, Heading, Loaded, Pairs, Said, SelectField, TextField, useAction } from "../parts.js";
+import { Field, Heading, Loaded, Pairs, Said, SelectField, TextField } from "../parts.js";
 import { useRead, useSession } from "../session.js";
 
 /** @typedef {import("../../js/turn.js").Turn} Turn */
@@ -121,16 +122,17 @@ print(response.output_text)
 
 /** @param {{title: string, text: string}} props */
 function Program({ title, text }) {
-  const { act, failure } = useAction();
-  const [copied, setCopied] = useState("");
-  const copy = () => act(async () => (await navigator.clipboard.writeText(text), setCopied(text)));
+  const [said, setSaid] = useState({ of: "", words: "" });
+  const copy = async () => {
+    const words = (await copied(text)) ? t("Copied.") : t("Not allowed by the browser: copy it yourself.");
+    setSaid({ of: text, words });
+  };
   return html`<details>
     <summary>${title}</summary>
     <pre tabindex="0">${text}</pre>
     <div class="actions">
-      <button type="button" onClick=${copy}>${t("Copy")}</button> <span role="status">${copied === text && t("Copied.")}</span>
+      <button type="button" onClick=${copy}>${t("Copy")}</button> <span role="status">${said.of === text && said.words}</span>
     </div>
-    ${failure}
   </details>`;
 }
 

@@ -76,6 +76,7 @@ export default {
   "Change": "Ändern",
   "Changes": "Änderungen",
   "Copied.": "Kopiert.",
+  "Not allowed by the browser: copy it yourself.": "Vom Browser nicht erlaubt: Bitte selbst kopieren.",
   "Cost": "Kosten",
   "Delete": "Löschen",
   "Ended": "Beendet",
