@@ -56,14 +56,12 @@ def test_of_two_ratings_the_last_counts_however_slow_the_first_is(tab: Visit, se
     ask(tab.page, "question")
     answered(tab.page)
     held: list[Route] = []
-    tab.page.route("**/feedback", lambda route: held.append(route))
+    tab.page.route("**/feedback", lambda route: route.continue_() if held else held.append(route))
     good, bad = (tab.page.get_by_role("button", name=name) for name in ("Good answer", "Bad answer"))
     with tab.page.expect_request("**/feedback"):
         good.click()
     bad.click()
-    tab.page.wait_for_timeout(100)
-    assert len(held) == 1
-    tab.page.unroute("**/feedback")
+    tab.page.wait_for_timeout(100)  # in which the second would have come and gone
     held[0].continue_()
     expect(bad).to_have_attribute("aria-pressed", "true")
     expect(good).to_have_attribute("aria-pressed", "false")
