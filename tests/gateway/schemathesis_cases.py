@@ -15,12 +15,12 @@ from schemathesis.generation.feedback import NO_FEEDBACK
 from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from tests.amounts import DEEP
+from tests.amounts import DEEP, examples
 
-MOST = None if DEEP else 100
+MOST = None if DEEP else 30
 """About so many of the cases that cover an operation's schema are tried: those of large bodies are hundreds."""
 _SETTINGS = settings(
-    max_examples=12,
+    max_examples=examples(4),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
