@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
@@ -24,7 +24,7 @@ from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import ToolFormat, tool_format
 from gateway.tools.prompt import template_messages, template_tools
-from tests.amounts import DEEP
+from tests.amounts import DEEP, examples
 from tests.engine.tokenizer_zoo import FAMILIES, SPECIAL, TEMPLATE
 from tests.gateway.conftest import _TEMPLATE
 
@@ -134,6 +134,7 @@ EACH = len(KINDS) if DEEP else 2
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=examples(20))
 @given(
     kind=st.integers(0, EACH - 1),
     user=FORGED,
@@ -181,6 +182,7 @@ def text_tokens(text: TextProcessor) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=examples(20))
 @given(user=TEXT, tool=NAME, id=TEXT.filter(bool), arguments=OBJECT, output=TEXT, described=TEXT, schema=OBJECT)
 def test_the_model_reads_what_the_template_has_written(
     name: str,

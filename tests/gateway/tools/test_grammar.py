@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import llguidance.numpy
+import numpy
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -47,6 +48,7 @@ NESTED: dict[str, Any] = {
 }
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 SCHEMAS = {"get_weather": WEATHER, "either": EITHER, "nested": NESTED, "ping": NOTHING}
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
 EOS = 2
 
 
@@ -82,10 +84,15 @@ def grammar(format: ToolFormat, special: bool, **calls: Any) -> str:
     return format.grammar(Calls(**fields), marker)
 
 
-def matcher(source: str, special: bool) -> LLMatcher:
+@functools.cache
+def compiled(source: str, special: bool) -> LLMatcher:
     made = LLMatcher(matcher_tokens(special), to_llguidance(Grammar("lark", source), GrammarLimits()))
     assert not made.is_error(), made.get_error()
     return made
+
+
+def matcher(source: str, special: bool) -> LLMatcher:
+    return compiled(source, special).deep_copy()
 
 
 def walk(source: str, special: bool, seed: int, favoured: tuple[int, ...] = ()) -> str | None:
@@ -95,7 +102,7 @@ def walk(source: str, special: bool, seed: int, favoured: tuple[int, ...] = ()) 
     mask = llguidance.numpy.allocate_token_bitmask(1, size)
     for _ in range(400):
         llguidance.numpy.fill_next_token_bitmask(step, mask, 0)
-        allowed = [token for token in range(size) if int(mask[0, token // 32]) >> token % 32 & 1]
+        allowed = numpy.flatnonzero(numpy.unpackbits(mask.view(numpy.uint8), count=size, bitorder="little")).tolist()
         wanted = [token for token in favoured if token in allowed]
         token = draw.choice(wanted) if wanted and draw.random() < 0.3 else draw.choice(allowed)
         if token == EOS:
@@ -125,7 +132,7 @@ def valid_calls(parts: list[AnswerPart]) -> list[str]:
                 arguments += more
             case CallEndPart(complete):
                 assert complete
-                jsonschema.validate(json.loads(arguments), SCHEMAS[names[-1]])
+                VALIDATORS[names[-1]].validate(json.loads(arguments))
     return names
 
 
