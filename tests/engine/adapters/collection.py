@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,19 +22,38 @@ BLOCKS, LENT = 400, 2000
 """Blocks for KV, and blocks behind them for adapters."""
 
 
+class Folders(Mapping[str, Path]):
+    """Adapters of every kind for an architecture, each written when it is first asked for."""
+
+    def __init__(self, base: Path, architecture: str, folder: Path) -> None:
+        self._base, self._folder = base, folder
+        self._kinds = [name for name, kind in ZOO.items() if kind.architecture == architecture]
+        self._written: dict[str, Path] = {}
+
+    def __getitem__(self, kind: str) -> Path:
+        if kind not in self._written:
+            seed = self._kinds.index(kind)
+            self._written[kind] = write_adapter(self._folder / str(seed), self._base, kind, seed=seed)
+        return self._written[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+
 @dataclass
 class Collection:
     """Adapters by kind, which is their version here; an `engine.adapters.bank.AdapterSource`."""
 
     base: Path
-    folders: dict[str, Path]
+    folders: Mapping[str, Path]
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     @classmethod
     def of_everything(cls, base: Path, architecture: str, folder: Path) -> Collection:
-        kinds = [name for name, kind in ZOO.items() if kind.architecture == architecture]
-        folders = {name: write_adapter(folder / str(seed), base, name, seed=seed) for seed, name in enumerate(kinds)}
-        return cls(base, folders)
+        return cls(base, Folders(base, architecture, folder))
 
     def manifest(self, version: str) -> Manifest:
         if version not in self.manifests:

@@ -23,10 +23,11 @@ from engine.adapters.storage import RegistryError
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
-from engine.wire import Generate, Output, SamplingParams
+from engine.wire import Generate, SamplingParams
 from tests.engine.adapters.collection import BLOCKS, Collection, bank_of
 from tests.engine.adapters.conftest import Collections
 from tests.engine.adapters.zoo import write_adapter
+from tests.engine.composition import TIMEOUT, wakes
 
 
 @pytest.fixture
@@ -129,9 +130,11 @@ def test_an_engine_clears_what_a_failed_copy_has_written_before_anything_else_ge
     core = EngineCore(runner, runner.info, SchedulerConfig(BLOCKS), EngineFeatures(bank=bank))
     with contextlib.closing(core):
         core.add(Generate("a", [1, 2, 3], SamplingParams(max_tokens=1), adapter=version))
-        outputs: list[Output] = []
-        while not outputs:
-            outputs = core.step()
+        woken = wakes(core)
+        while not (outputs := core.step()):
+            if core.stalled:  # to step without pause would hold up the thread that loads
+                assert woken.wait(TIMEOUT)
+            woken.clear()
         assert (outputs[0].error_kind, written.is_set()) == ("internal", True)
         assert not runner._cache.sectors.any()
         core.check_integrity()

@@ -27,6 +27,10 @@ NEW_TOKENS = 8
 LENGTHS = (30, 1, 17, 45, 16, 9)
 
 
+CHUNKED = {"llama-tied", "mixtral"}
+"""Those whose log-probabilities are also compared in chunks by default: greedy tokens come in chunks of all."""
+
+
 @pytest.fixture(params=ARCHITECTURES)
 def collection(request: pytest.FixtureRequest, collections: Collections) -> Collection:
     return collections(request.param)
@@ -47,7 +51,15 @@ def logprobs(given: list[Sampled]) -> torch.Tensor:
     return torch.stack([distribution(entry) for entry in [*entries, last]])
 
 
-@pytest.mark.parametrize("chunk", [None, 0], ids=["whole", "random chunks"])
+@pytest.mark.parametrize(
+    ("collection", "chunk"),
+    [
+        pytest.param(architecture, chunk, id=f"{architecture}-{name}", marks=pytest.mark.deep if deep else ())
+        for architecture in ARCHITECTURES
+        for chunk, name, deep in ((None, "whole", False), (0, "random chunks", architecture not in CHUNKED))
+    ],
+    indirect=["collection"],
+)
 def test_logprobs_of_a_mixed_batch_equal_peft(collection: Collection, device: str, chunk: int | None) -> None:
     kinds = collection.mixture()
     asked = prompts(len(kinds))

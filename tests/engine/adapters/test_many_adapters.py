@@ -22,7 +22,7 @@ from tests.engine.peers import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
-ADAPTERS, FIT, BLOCKS, REQUESTS, NEW_TOKENS = 60, 8, 32, 200, 5
+ADAPTERS, FIT, IN_HOST, BLOCKS, REQUESTS, NEW_TOKENS = 24, 4, 9, 28, 90, 5
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ async def engine(
         EngineFeatures(
             bank=runner.bank,
             residency=ResidencyConfig(
-                share=FIT / BLOCKS, host_bytes=20 * runner.bank.sector_bytes, step_bytes=6 * runner.bank.sector_bytes
+                share=FIT / BLOCKS,
+                host_bytes=IN_HOST * runner.bank.sector_bytes,
+                step_bytes=3 * runner.bank.sector_bytes,
             ),
         ),
     )
@@ -61,7 +63,7 @@ async def engine(
         yield client
     core.check_integrity()
     core.close()
-    assert core._scheduler.adapters.residency.host_bytes <= 20 * runner.bank.sector_bytes
+    assert core._scheduler.adapters.residency.host_bytes <= IN_HOST * runner.bank.sector_bytes
 
 
 async def test_every_adapter_is_served_although_few_fit(

@@ -141,6 +141,8 @@ def write_adapter(folder: Path, base: Path, kind: str | Kind, *, seed: int = 0) 
         with warnings.catch_warnings(action="ignore"):
             model = get_peft_model(_load_base(base), LoraConfig(task_type="CAUSAL_LM", **kind.config))
             _randomise(model, seed)
+            # The page that describes an adapter takes a third of the time.
+            model.create_or_update_model_card = lambda _: None
             model.save_pretrained(folder, save_embedding_layers="auto" if kind.copies else False)
     if kind.dtype != torch.float32:
         tensors = load_file(folder / WEIGHTS)
