@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,26 @@ from tests.engine.driver import BLOCKS, drive, request, tokens_of
 
 LENGTHS = (75, 1, 33, 33, 16, 90)
 """Two equal ones, one that fills its block, one of a single token; both windows (20 and 24) are exceeded."""
-CHUNKS = pytest.mark.parametrize("chunk", [None, 7, 0], ids=["whole", "chunks of 7", "random chunks"])
+CHUNKS = {None: "whole", 7: "chunks of 7", 0: "random chunks"}
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture
 def directory(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Path:
     return checkpoint(request.param)
+
+
+def in_turn(fixture: str, names: Iterable[str], chunks: Sequence[int | None]) -> pytest.MarkDecorator:
+    """Each checkpoint with each way to cut prompts; by default one way, another for the next checkpoint."""
+    cases = [
+        pytest.param(
+            *(name, chunk),
+            id=f"{name}-{CHUNKS[chunk]}",
+            marks=() if (at + way) % len(chunks) == 0 else pytest.mark.deep,
+        )
+        for at, name in enumerate(names)
+        for way, chunk in enumerate(chunks)
+    ]
+    return pytest.mark.parametrize((fixture, "chunk"), cases, indirect=[fixture])
 
 
 def distribution(entry: TokenIdLogprob) -> torch.Tensor:
@@ -69,13 +84,13 @@ def check_logprobs(directory: Path, device: str, lengths: tuple[int, ...], chunk
     return float((found - truth).norm() / (peer - truth).norm())
 
 
-@CHUNKS
+@in_turn("directory", ARCHITECTURES, [None, 7, 0])
 def test_logprobs_of_a_mixed_batch_equal_transformers(directory: Path, device: str, chunk: int | None) -> None:
     # One prompt more or less tells nothing, but over this many ours are nearer to fp64 on every instruction set.
     assert check_logprobs(directory, device, LENGTHS, chunk) <= 1
 
 
-@CHUNKS
+@in_turn("directory", ARCHITECTURES, [7, 0, None])
 def test_greedy_tokens_equal_transformers(directory: Path, device: str, chunk: int | None) -> None:
     runner = ModelRunner(directory, blocks=BLOCKS, device=device)
     prompts = [random_prompt(length, seed) for seed, length in enumerate(LENGTHS)]
@@ -96,14 +111,17 @@ def test_logprobs_with_the_heads_of_gemma3_equal_transformers(checkpoint: Checkp
     check_logprobs(checkpoint("gemma3", head_dim=256, query_pre_attn_scalar=256), device, (40, 7), None)
 
 
-@pytest.fixture(params=ROPE_SCALINGS)
+@pytest.fixture
 def scaled(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Path:
     """A checkpoint with each RoPE scaling, pretrained for 64 tokens."""
     context: dict[str, Any] = {"max_position_embeddings": 64} if request.param == "dynamic" else {}
     return checkpoint("llama", rope_parameters=ROPE_SCALINGS[request.param], **context)
 
 
-@pytest.mark.parametrize("chunk", [None, 0], ids=["whole", "random chunks"])
+SCALINGS = pytest.mark.parametrize("scaled", ROPE_SCALINGS, indirect=True)
+
+
+@in_turn("scaled", ROPE_SCALINGS, [None, 0])
 def test_logprobs_beyond_the_pretrained_length_equal_transformers(scaled: Path, device: str, chunk: int | None) -> None:
     # One prompt at a time: transformers keeps the frequencies of the longest one it has seen under "dynamic".
     for length in (40, 100):
@@ -130,7 +148,7 @@ def test_a_stretched_context_equals_that_of_transformers(
         assert tokens_of(runner, [request(prompt, max_tokens=12)]) == [oracle_greedy(oracle, prompt, 12)]
 
 
-@pytest.mark.parametrize("chunk", [None, 0], ids=["whole", "random chunks"])
+@pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.deep), 0], ids=["whole", "random chunks"])
 def test_logprobs_of_phi3_with_longrope_equal_transformers(
     checkpoint: Checkpoint, device: str, chunk: int | None
 ) -> None:
@@ -145,6 +163,7 @@ def test_logprobs_of_phi3_with_longrope_equal_transformers(
         check_logprobs(directory, device, (length,), chunk)
 
 
+@SCALINGS
 def test_greedy_tokens_across_the_pretrained_length_equal_transformers(scaled: Path, device: str) -> None:
     runner = ModelRunner(scaled, blocks=BLOCKS, device=device)
     prompts = [random_prompt(length) for length in (56, 90, 10)]
@@ -156,6 +175,7 @@ def test_greedy_tokens_across_the_pretrained_length_equal_transformers(scaled: P
     assert tokens_of(runner, requests, chunk=0) == expected
 
 
+@SCALINGS
 def test_a_request_that_lost_its_cache_goes_on_as_before(scaled: Path) -> None:
     """Running prompt and output anew gives the keys of the first time, also where they depend on the length."""
     runner = ModelRunner(scaled, blocks=BLOCKS)
