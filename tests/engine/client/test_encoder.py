@@ -12,11 +12,14 @@ from engine.client.encoder import ConversationEncoder
 from engine.limited_process import START_SECONDS
 from engine.text.chat_template import ChatTemplateTooCostly
 from engine.text.processor import TextProcessor
-from tests.engine.text.test_rendering import HOSTILE, TIME, chat, folder
+from tests.engine.text.test_rendering import HOSTILE, TIME, chat, folder, quick
+
+__all__ = ["quick"]
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("hostile", list(HOSTILE)[1:6:2])
 async def test_tasks_lose_nothing_by_a_conversation_that_costs_too_much(tmp_path: Path, hostile: str) -> None:
     """Those that were sent behind it are rendered by the next process."""
@@ -69,6 +72,7 @@ async def test_a_process_that_was_killed_is_replaced_for_tasks(tmp_path: Path) -
     await encoder.aclose()
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_process_that_does_not_answer_counts_as_hung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = TextProcessor.from_path(folder(tmp_path, "{{ messages[0].content }}"))
     encoder = ConversationEncoder(text)

@@ -52,6 +52,10 @@ def shared(directory: Path) -> Iterator[GrammarCompiler]:
     made.close()
 
 
+SOON = GrammarLimits(cpu_seconds=0.5)
+"""For tests that wait until `ENDLESS` is given up."""
+
+
 def compile_now(compiler: GrammarCompiler, grammar: Grammar) -> CompiledGrammar:
     """Raises what is wrong with it."""
     future = compiler.compile(grammar, lambda: None)
@@ -118,7 +122,7 @@ def test_what_is_waited_for_is_never_forgotten(directory: Path) -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_not_compiled(directory: Path) -> None:
-    compiler = make(directory, threads=1)
+    compiler = make(directory, limits=SOON, threads=1)
     busy = compiler.compile(ENDLESS, lambda: None)
     waiting = compiler.compile(number(1), lambda: None)
     compiler.release(number(1))
@@ -142,7 +146,7 @@ def test_a_tenant_s_heavy_grammars_hold_up_nobody_else_s(directory: Path) -> Non
 
 
 def test_a_grammar_that_another_tenant_wants_too_is_compiled_when_either_s_turn_comes(directory: Path) -> None:
-    compiler = make(directory, threads=1)
+    compiler = make(directory, limits=SOON, threads=1)
     busy = compiler.compile(ENDLESS, lambda: None, "a")
     for index in range(3):
         compiler.compile(number(index), lambda: None, "a")
