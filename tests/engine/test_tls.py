@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import trustme
+from click.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from engine.client.engine_client import EngineClient
+from engine.server.command import main
 from engine.tls import Certificate, client_context, server_context
 from tests.engine.conftest import Checkpoint
 from tests.engine.scripted_engine import ScriptedEngine, collect, params
@@ -191,8 +193,7 @@ async def test_the_command_line_serves_with_certificates(checkpoint: Checkpoint,
             await client.wait_connected()
 
 
-async def test_the_command_line_wants_all_three(checkpoint: Checkpoint, authority: Authority) -> None:
-    async with engine_process("--model", str(checkpoint("llama")), "--tls-client-ca", authority.file) as process:
-        _, said = await process.communicate()
-        assert process.returncode == 2
-        assert b"--tls-cert, --tls-key and --tls-client-ca belong together" in said
+def test_the_command_line_wants_all_three(checkpoint: Checkpoint, authority: Authority) -> None:
+    result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--tls-client-ca", authority.file])
+    assert result.exit_code == 2
+    assert "--tls-cert, --tls-key and --tls-client-ca belong together" in result.stderr

@@ -8,9 +8,11 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -23,7 +25,6 @@ from engine.client.engine_client import EngineClient
 from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, HUNG, main
 from engine.wire import SamplingParams
-from tests.amounts import some_of
 from tests.engine.checkpoint.gguf.miniature import write_gguf
 from tests.engine.checkpoints import CONTEXT, oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
@@ -35,6 +36,21 @@ TIMEOUT = 120
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
 
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Shared(NamedTuple):
+    """An engine that several tests ask: each takes two seconds to start, mostly to import torch.
+
+    Attributes:
+        directory: the checkpoint from which its GGUF file is made.
+        ready: what it has said when it could answer.
+    """
+
+    directory: Path
+    ready: dict[str, object]
+
+
 @contextlib.asynccontextmanager
 async def engine_process(*options: str, module: str = "engine.server") -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m engine.server`, killed at the end if it still runs."""
@@ -42,7 +58,7 @@ async def engine_process(*options: str, module: str = "engine.server") -> AsyncI
         *(sys.executable, "-m", module, "--threads", "1", *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        env=ENVIRONMENT,
     )
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -59,15 +75,17 @@ async def readiness(process: asyncio.subprocess.Process) -> dict[str, object]:
     return line
 
 
-async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> None:
-    directory = checkpoint("llama")
-    async with engine_process("--model", str(directory), "--name", "tiny", "--kv-tokens", "200") as process:
+async def test_it_serves_a_checkpoint_until_sigterm_hands_running_requests_on(checkpoint: Checkpoint) -> None:
+    """What was said stays said, and the process ends well."""
+    directory = checkpoint("llama", max_position_embeddings=8192)
+    options = ["--model", str(directory), "--name", "tiny", "--kv-tokens", "4040", "--drain-timeout", "0"]
+    async with engine_process(*options) as process:
         ready = await readiness(process)
-        # 200 tokens are 13 blocks, less than the model's context.
+        # 4040 tokens are 253 blocks, less than the model's context.
         assert {key: ready[key] for key in ("event", "model", "context")} == {
             "event": "ready",
             "model": "tiny",
-            "context": 208,
+            "context": 4048,
         }
         async with EngineClient(str(ready["address"])) as client:
             await client.wait_connected()
@@ -77,18 +95,8 @@ async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> N
             async with client.generate(prompt, GREEDY) as generation:
                 tokens = [token async for delta in generation for token in delta.token_ids]
             assert tokens == oracle_greedy(directory, prompt, 8)
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-
-
-async def test_sigterm_hands_running_requests_on() -> None:
-    """What was said stays said, and the process ends well."""
-    options = ["--model", "deploy/demo/model", "--kv-tokens", "4000", "--drain-timeout", "0"]
-    async with engine_process(*options) as process:
-        async with EngineClient(str((await readiness(process))["address"])) as client:
-            await client.wait_connected()
-            endless = SamplingParams(max_tokens=2000, temperature=0.0, ignore_eos=True)
-            async with client.generate([5, 6, 7], endless) as generation:
+            endless = SamplingParams(max_tokens=4000, temperature=0.0, ignore_eos=True)
+            async with client.generate(prompt, endless) as generation:
                 await anext(generation)
                 process.send_signal(signal.SIGTERM)
                 with pytest.raises(EngineGone) as gone:
@@ -114,35 +122,94 @@ async def test_it_quantises_weights_and_stretches_a_context_under_a_revision_of_
                 assert len([token async for delta in generation for token in delta.token_ids]) == 8
 
 
-async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(checkpoint: Checkpoint, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def shared(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     directory = checkpoint("llama", vocab_size=512)
-    file = write_gguf(tmp_path / "tiny.gguf", directory)
+    file = write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", directory)
     write_manifest(file, describe(file))
-    drafting = ["--speculate", "draft", "--draft-model", str(file)]
-    async with engine_process("--model", str(file), *drafting) as process:
-        ready = await readiness(process)
-        assert ready["model"] == "tiny"
-        async with EngineClient(str(ready["address"])) as client:
-            await client.wait_connected()
-            prompt = random_prompt(20)
-            async with client.generate(prompt, GREEDY) as generation:
+    options = ["--kv-tokens", "256", "--kv-host-bytes", str(1 << 20), *drafting("auto", file)]
+    command = [sys.executable, "-m", "engine.server", "--threads", "1", "--model", str(file), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        yield Shared(directory, json.loads(process.stdout.readline()))
+        process.kill()
+
+
+def drafting(how: str, model: Path) -> list[str]:
+    draft = [] if how == "ngram" else ["--draft-model", str(model)]
+    return ["--speculate", how, "--draft-tokens", "3", *draft]
+
+
+async def test_it_serves_a_gguf_file_by_itself_and_as_a_draft_model(shared: Shared) -> None:
+    assert shared.ready["model"] == "tiny"
+    async with EngineClient(str(shared.ready["address"])) as client:
+        await client.wait_connected()
+        prompt = random_prompt(20)
+        async with client.generate(prompt, GREEDY) as generation:
+            tokens = [token async for delta in generation for token in delta.token_ids]
+        assert tokens == oracle_greedy(shared.directory, prompt, 8)
+
+
+async def test_it_speculates_and_says_how_well(shared: Shared) -> None:
+    await speculates(shared)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["draft", "ngram"])
+async def test_it_speculates_in_another_way(how: str, checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    async with engine_process("--model", str(directory), *drafting(how, directory)) as process:
+        await speculates(Shared(directory, await readiness(process)))
+
+
+async def speculates(served: Shared) -> None:
+    async with EngineClient(str(served.ready["address"])) as client:
+        await client.wait_connected()
+        prompt = random_prompt(12) * 3
+        # Long enough for a random model to run in circles.
+        sampling = msgspec.structs.replace(GREEDY, max_tokens=150)
+        async with client.generate(prompt, sampling) as generation:
+            tokens = [token async for delta in generation for token in delta.token_ids]
+        assert tokens == oracle_greedy(served.directory, prompt, 150)
+        assert client.load is not None
+        assert 0 < client.load.accepted_tokens <= client.load.drafted_tokens
+
+
+async def test_what_it_evicts_comes_back_from_host_memory(shared: Shared) -> None:
+    async with EngineClient(str(shared.ready["address"])) as client:
+        await client.wait_connected()
+        prompt = random_prompt(80)
+        for asked in (prompt, random_prompt(240, seed=1), prompt):
+            async with client.generate(asked, GREEDY) as generation:
                 tokens = [token async for delta in generation for token in delta.token_ids]
-            assert tokens == oracle_greedy(directory, prompt, 8)
+        assert tokens == oracle_greedy(shared.directory, prompt, 8)
+        assert client.load is not None
+        assert client.load.host_hit_tokens >= 64
 
 
-@pytest.mark.parametrize("verify", ["strict", "background"])
-async def test_a_changed_byte_ends_it_with_file_and_place(checkpoint: Checkpoint, tmp_path: Path, verify: str) -> None:
-    """In a header, where loading fails for another reason, before it takes requests; in weights also after that."""
-    file = write_gguf(tmp_path / "tiny.gguf", checkpoint("llama", vocab_size=512))
+def damaged(checkpoint: Checkpoint, folder: Path, at: int) -> tuple[Path, str]:
+    """A GGUF file with a byte that its manifest does not know, and what is said of it."""
+    file = write_gguf(folder / "tiny.gguf", checkpoint("llama", vocab_size=512))
     write_manifest(file, describe(file))
     content = bytearray(file.read_bytes())
-    content[8 if verify == "strict" else -1] ^= 1
+    content[at] ^= 1
     file.write_bytes(content)
-    async with engine_process("--model", str(file), "--verify", verify) as process:
-        said, error = await process.communicate()
+    return file, f"{file} is damaged or exchanged: bytes 0 to {len(content) - 1:,} are not those"
+
+
+def test_a_changed_byte_of_a_header_ends_it_with_file_and_place(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Loading fails for another reason there, before it takes requests."""
+    file, message = damaged(checkpoint, tmp_path, 8)
+    result = CliRunner().invoke(main, ["--model", str(file), "--verify", "strict"])
+    assert (result.exit_code, message in result.stderr, result.stdout) == (CONFIGURATION_ERROR, True, "")
+
+
+async def test_a_changed_byte_of_weights_ends_it_while_it_serves(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    file, message = damaged(checkpoint, tmp_path, -1)
+    async with engine_process("--model", str(file), "--verify", "background") as process:
+        _, error = await process.communicate()
         assert process.returncode == CONFIGURATION_ERROR
-        assert f"{file} is damaged or exchanged: bytes 0 to {len(content) - 1:,} are not those" in error.decode()
-        assert verify == "background" or not said
+        assert message in error.decode()
 
 
 async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
@@ -150,42 +217,6 @@ async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint
     assert result.exit_code == CONFIGURATION_ERROR
     assert "weights in float32 cannot be quantised to int8; choose bfloat16" in result.output
     assert gc.isenabled()
-
-
-@pytest.mark.parametrize("how", some_of([("auto",), ("draft",), ("ngram",)], 3))
-async def test_it_speculates_and_says_how_well(how: str, checkpoint: Checkpoint) -> None:
-    directory = checkpoint("llama")
-    options = ["--model", str(directory), "--speculate", how, "--draft-tokens", "3"]
-    if how != "ngram":
-        options += ["--draft-model", str(directory)]
-    async with engine_process(*options) as process:
-        address = str((await readiness(process))["address"])
-        async with EngineClient(address) as client:
-            await client.wait_connected()
-            prompt = random_prompt(12) * 3
-            # Long enough for a random model to run in circles.
-            sampling = msgspec.structs.replace(GREEDY, max_tokens=150)
-            async with client.generate(prompt, sampling) as generation:
-                tokens = [token async for delta in generation for token in delta.token_ids]
-            assert tokens == oracle_greedy(directory, prompt, 150)
-            assert client.load is not None
-            assert 0 < client.load.accepted_tokens <= client.load.drafted_tokens
-
-
-async def test_what_it_evicts_comes_back_from_host_memory(checkpoint: Checkpoint) -> None:
-    directory = checkpoint("llama")
-    options = ["--model", str(directory), "--kv-tokens", "128", "--kv-host-bytes", str(1 << 20)]
-    async with engine_process(*options) as process:
-        address = str((await readiness(process))["address"])
-        async with EngineClient(address) as client:
-            await client.wait_connected()
-            prompt = random_prompt(80)
-            for asked in (prompt, random_prompt(110, seed=1), prompt):
-                async with client.generate(asked, GREEDY) as generation:
-                    tokens = [token async for delta in generation for token in delta.token_ids]
-            assert tokens == oracle_greedy(directory, prompt, 8)
-            assert client.load is not None
-            assert client.load.host_hit_tokens >= 64
 
 
 async def test_host_memory_that_holds_no_block_is_refused(checkpoint: Checkpoint) -> None:
@@ -216,6 +247,7 @@ async def test_a_draft_model_that_cannot_be_used_is_refused(
     assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
+@pytest.mark.deep
 async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
     address = f"unix://{tmp_path}/engine.sock"
     async with engine_process("--model", str(checkpoint("llama")), "--listen", address) as process:
@@ -230,11 +262,13 @@ async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> N
                     await anext(generation)
 
 
-async def test_a_request_that_fails_its_own_steps_costs_itself_only_however_often_it_comes(
+async def test_a_request_that_fails_costs_itself_only_and_a_lost_device_ends_it_with_a_status_of_its_own(
     checkpoint: Checkpoint,
 ) -> None:
+    """However often the one comes. After the other its supervisor starts a fresh one, and its clients ask another."""
     directory = checkpoint("llama")
-    async with engine_process("--model", str(directory), module="tests.engine.faulty_engine") as process:
+    options = ["--model", str(directory), "--kv-tokens", "200"]
+    async with engine_process(*options, module="tests.engine.faulty_engine") as process:
         address = str((await readiness(process))["address"])
         async with EngineClient(address) as client:
             await client.wait_connected()
@@ -246,19 +280,6 @@ async def test_a_request_that_fails_its_own_steps_costs_itself_only_however_ofte
             async with client.generate(prompt, GREEDY) as generation:
                 tokens = [token async for delta in generation for token in delta.token_ids]
             assert tokens == oracle_greedy(directory, prompt, 8)
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
-
-
-async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute_any_more(
-    checkpoint: Checkpoint,
-) -> None:
-    """So that its supervisor starts a fresh one, and its clients ask another engine meanwhile."""
-    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200"]
-    async with engine_process(*options, module="tests.engine.faulty_engine") as process:
-        address = str((await readiness(process))["address"])
-        async with EngineClient(address) as client:
-            await client.wait_connected()
             with pytest.raises(EngineGone) as gone:
                 await anext(client.generate([FATAL, 5], GREEDY))
             assert not gone.value.started
@@ -271,7 +292,7 @@ async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute
     assert errors.endswith(b"engine: the device does not compute any more: 3 steps in a row failed\n")
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.deep), True])
 async def test_it_ends_with_a_status_of_its_own_when_a_step_hangs(checkpoint: Checkpoint, stopped: bool) -> None:
     """Within seconds, though its event loop is alive and sends heartbeats; its log says where each thread is. Also when
     it is about to stop, and waits for the step.
