@@ -111,7 +111,7 @@ class Visit:
             look: of the page, as a context's options name it.
         """
         self.page.set_viewport_size(look.pop("viewport", SIZE))
-        self.page.emulate_media(**{"color_scheme": "light", "reduced_motion": "no-preference", **look})
+        self.page.emulate_media(**{"color_scheme": "light", "reduced_motion": "reduce", **look})
         if permissions:
             self.context.grant_permissions(permissions)
 
