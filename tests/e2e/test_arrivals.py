@@ -140,6 +140,7 @@ def test_models_that_come_reach_every_gateway_process(files: dict[str, bytes], t
             assert running.stop() == 0
 
 
+@pytest.mark.deep
 @needs_chromium
 def test_without_a_network_the_model_of_this_repository_answers(
     browser: Browser, files: dict[str, bytes], tmp_path: Path
@@ -159,6 +160,7 @@ def test_without_a_network_the_model_of_this_repository_answers(
         assert running.stop() == 0
 
 
+@pytest.mark.deep
 def test_the_smallest_model_of_the_catalogue_is_served_as_it_is(smallest_model: Path) -> None:
     """The real file, from this user's store, with the adapters that were trained on it."""
     table = tomllib.loads((TRAINED / "adapters.toml").read_text())

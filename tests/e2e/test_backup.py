@@ -120,6 +120,7 @@ def installations() -> Iterator[tuple[Installation, Installation]]:
     second.close()
 
 
+@pytest.mark.deep
 def test_an_installation_moves_to_another_machine(installations: tuple[Installation, Installation]) -> None:
     """Its keys, tenants and audit log are there; without its secret nothing starts on its Redis."""
     old, new = installations

@@ -56,7 +56,7 @@ def press(page: Page, name: str, *, exact: bool = True) -> None:
     page.get_by_role("button", name=name, exact=exact).last.press("Enter")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.deep), ("dark", 390)])
 def test_axe_finds_nothing(
     browser: Browser, server: ScriptedServer, scheme: Literal["light", "dark"], width: int
 ) -> None:

@@ -204,7 +204,7 @@ Complete = Callable[[str], None]
 """Looks at what the page shows in a state of this name."""
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("width", [320, pytest.param(1280, marks=pytest.mark.deep)])
 def test_all_texts_are_in_the_catalogue_and_longer_ones_fit(
     browser: Browser, server: ScriptedServer, width: int
 ) -> None:

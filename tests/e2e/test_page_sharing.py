@@ -83,7 +83,7 @@ def test_read_by_who_has_the_address_and_a_key(browser: Browser, server: Scripte
             expect(page.locator(".markdown code")).to_have_text(["code"])
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), pytest.param("dark", 390, marks=pytest.mark.deep)])
 def test_it_looks_like_a_conversation(
     browser: Browser, server: ScriptedServer, scheme: Literal["light", "dark"], width: int
 ) -> None:

@@ -170,7 +170,7 @@ def test_only_the_language_that_is_chosen_is_loaded(
         assert sum(request.sizes()["responseBodySize"] for request in finished) <= 150_000
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("width", [320, pytest.param(1280, marks=pytest.mark.deep)])
 def test_all_texts_are_in_the_catalogues_and_longer_ones_fit(
     browser: Browser, shop: Shop, answered: str, width: int
 ) -> None:

@@ -34,7 +34,7 @@ def answered(shop: Shop) -> str:
     return str(response.raise_for_status().json()["id"])
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), pytest.param("dark", 390, marks=pytest.mark.deep)])
 def test_axe_finds_nothing(
     browser: Browser, shop: Shop, answered: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
