@@ -24,6 +24,8 @@ from redis.asyncio import Connection, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError, TimeoutError
 
+from gateway.storage.patience import Patience
+
 MAX_BATCH = 128
 """Most commands of one pipeline; more go in a second one after it."""
 
@@ -77,8 +79,9 @@ def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
-    While one batch is under way, the next is collected. `socket_timeout` bounds a batch as a whole. After a timeout
-    nobody waits longer than that for a new connection, and while one is being made commands fail at once.
+    While one batch is under way, the next is collected. `socket_timeout` bounds a batch as a whole, which has longer the
+    more commands it is of; what this process itself is late by does not count (`Patience`). After a timeout nobody waits
+    longer than that for a new connection, and while one is being made commands fail at once.
     """
 
     observe: Callable[[float, bool], None] | None = None
@@ -92,8 +95,9 @@ class BatchingRedis(Redis):
         settings = self.connection_pool.connection_kwargs
         self._timeout: float | None = settings.get("socket_timeout")
         self._connect_timeout: float = settings.get("socket_connect_timeout") or CONNECT_TIMEOUT
-        # redis-py's own timeouts are a task for every write and a timer for every reply.
-        self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
+        # redis-py's own timeouts are a task for every write and a timer for every reply, and measure this process too.
+        unbounded = settings | {"socket_timeout": None, "socket_connect_timeout": None}
+        self._line = cast(Connection, self.connection_pool.connection_class(**unbounded))
         self._connecting: asyncio.Task[None] | None = None
         self._hangs = False
         """Whether the connection's last answer did not come in time."""
@@ -199,7 +203,7 @@ class BatchingRedis(Redis):
         if self._connecting is not None or not line.is_connected:
             await self._connected()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with Patience(self._patience(len(batch))):
                 await line.send_packed_command(b"".join([packed for _, packed, _, _ in batch]), check_health=False)
                 for command, _, options, _ in batch:
                     answers.append(await self._answer(command, options))
@@ -210,6 +214,10 @@ class BatchingRedis(Redis):
                 self._hangs = True
                 raise TimeoutError("Timeout: Redis did not answer in time") from None
             raise
+
+    def _patience(self, commands: int) -> float | None:
+        """Return the seconds for a batch: those of one command, and as many again for the longest."""
+        return None if self._timeout is None else self._timeout * (1 + commands / MAX_BATCH)
 
     async def _connected(self) -> None:
         """Wait for a connection. Raises RedisError, OSError: there is none, or none yet."""
@@ -227,7 +235,7 @@ class BatchingRedis(Redis):
     async def _connect(self) -> None:
         """Connect, in a task of its own, because it may take longer than callers wait for it."""
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with Patience(self._connect_timeout):
                 await self._line.connect()  # type: ignore[no-untyped-call]
             self._hangs = False
         except BaseException as error:

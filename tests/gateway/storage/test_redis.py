@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -127,6 +128,20 @@ async def test_a_redis_that_hangs_delays_one_command_at_a_time() -> None:
     finally:
         await client.aclose()
         server.stop()
+
+
+async def test_a_process_that_is_busy_takes_no_redis_for_dead(redis_url: str) -> None:
+    """Its own lag is no time that Redis took: not for commands, nor for a new connection."""
+    client = BatchingRedis.from_url(redis_url, socket_timeout=0.05, socket_connect_timeout=0.5)
+    try:
+        for _ in range(5):
+            asked = [asyncio.create_task(client.set(f"k{number}", 1)) for number in range(20)]
+            while not all(task.done() for task in asked):
+                asyncio.get_running_loop().call_soon(time.sleep, 0.06)
+                await asyncio.sleep(0)
+            await asyncio.gather(*asked)
+    finally:
+        await client.aclose()
 
 
 @pytest.mark.parametrize("begun", [True, False])
