@@ -79,9 +79,9 @@ def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
-    While one batch is under way, the next is collected. `socket_timeout` bounds a batch as a whole, which has longer the
-    more commands it is of; what this process itself is late by does not count (`Patience`). After a timeout nobody waits
-    longer than that for a new connection, and while one is being made commands fail at once.
+    While one batch is under way, the next is collected. `socket_timeout` bounds a batch as a whole, and grows with its
+    commands; what this process itself is late by does not count (`Patience`). After a timeout nobody waits longer than
+    that for a new connection, and while one is being made commands fail at once.
     """
 
     observe: Callable[[float, bool], None] | None = None
