@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +19,7 @@ from engine.checkpoint.files import revision_digest
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels import Quantization, library
+from tests.amounts import some_of
 from tests.engine.checkpoints import VOCABULARY, oracle_logits, random_prompt, write_checkpoint
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
@@ -41,7 +43,9 @@ def logprobs(runner: ModelRunner, prompt: list[int]) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "llama-bias", "qwen3", "mixtral"])
+@pytest.mark.parametrize(
+    "architecture", some_of([("llama",), ("llama-tied",), ("llama-bias",), ("qwen3",), ("mixtral",)], 2)
+)
 def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, architecture: str
 ) -> None:
@@ -61,8 +65,10 @@ def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
     assert torch.equal(found, logprobs(load(rounded, None, device), prompt))
 
 
-@pytest.mark.parametrize("quantize", QUANTIZATIONS)
-@pytest.mark.parametrize("architecture", ["llama", "llama-bias", "mistral", "qwen3"])
+@pytest.mark.parametrize(
+    ("quantize", "architecture"),
+    some_of([*product(QUANTIZATIONS, ["llama", "llama-bias", "mistral", "qwen3"])], 3),
+)
 def test_log_probabilities_are_those_of_transformers_with_the_same_rounding(
     checkpoint: Checkpoint, device: str, architecture: str, quantize: Quantization
 ) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from engine.adapters.config import AdapterConfig, parse_config
 from engine.adapters.format import CONFIG, WEIGHTS, AdapterError, check_adapter
 from engine.adapters.tensors import read_header
+from tests.amounts import examples
 
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -372,23 +372,23 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path, writ
     registry = AdapterRegistry(str(tmp_path))
     version = registry.add(written[0], base).version
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=point_names, args=(str(tmp_path), writer, 20, version)) for writer in range(3)]
+    writers = [context.Process(target=point_names, args=(str(tmp_path), writer, 20, version)) for writer in range(2)]
     for process in writers:
         process.start()
     while any(process.is_alive() for process in writers):
         registry.names()  # what is read is always whole
-    assert [process.exitcode for process in writers] == [0, 0, 0]
-    assert len(registry.names()) == 60
+    assert [process.exitcode for process in writers] == [0, 0]
+    assert len(registry.names()) == 40
 
 
 def test_processes_that_add_the_same_adapter_agree(tmp_path: Path, written: list[Path], base: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    adders = [context.Process(target=add, args=(str(tmp_path), written[0], base)) for _ in range(3)]
+    adders = [context.Process(target=add, args=(str(tmp_path), written[0], base)) for _ in range(2)]
     for process in adders:
         process.start()
     for process in adders:
         process.join()
-    assert [process.exitcode for process in adders] == [0, 0, 0]
+    assert [process.exitcode for process in adders] == [0, 0]
     registry = AdapterRegistry(str(tmp_path))
     assert len(registry.versions()) == 1
     assert not list((tmp_path / "staging").iterdir())

@@ -13,6 +13,7 @@ from engine.execution.step_buffers import StepBuffers
 from engine.plan import Row
 from engine.request import Request
 from engine.wire import SamplingParams
+from tests.amounts import examples
 
 _STRIDE = 6
 
@@ -70,7 +71,7 @@ def test_a_released_request_is_asked_for_all_its_blocks_again() -> None:
     check(batch_of(rows, buffers), rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
     """Requests come, run in chunks, decode, draft in vain, change places, are preempted and go."""

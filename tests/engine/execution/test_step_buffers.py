@@ -16,6 +16,7 @@ from engine.execution.batch import batch_of
 from engine.execution.step_buffers import StepBuffers
 from engine.plan import Row
 from engine.request import Request
+from tests.amounts import examples
 from tests.engine.driver import request
 
 
@@ -33,7 +34,7 @@ def write(rows: list[Row], buffers: StepBuffers, shift: int | None) -> None:
         assert slot == 6 * row.request.block_table[block] * BLOCK_SIZE + offset
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
     """Requests decode, draft in vain, change places, lose their blocks and go."""

@@ -3,6 +3,7 @@ same numbers in fp32."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels.formats.groups import GroupedWeight
 from kernels.formats.stacked import StackedWeight
+from tests.amounts import some_of
 from tests.engine.adapters.collection import Collection, ask, bank_of
 from tests.engine.adapters.zoo import peft_greedy, write_adapter
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, random_prompt
@@ -62,25 +64,27 @@ def check_packed(runner: ModelRunner) -> None:
             assert isinstance(linear._packed, GroupedWeight) and not isinstance(linear._packed, StackedWeight)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "llama-bias", "qwen3"])
-@pytest.mark.parametrize("desc_act", [False, True])
+@pytest.mark.parametrize(
+    ("desc_act", "architecture"), some_of([*product([False, True], ["llama", "llama-bias", "qwen3"])], 2)
+)
 def test_gptq_answers_as_transformers_does(tmp_path: Path, architecture: str, desc_act: bool) -> None:
     config = GPTQ | {"desc_act": desc_act, "sym": False}
     runner = check(write_quantized(tmp_path, config, gptq(4, 32, symmetric=False, desc_act=desc_act), architecture))
     check_packed(runner)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("group", [32, 64, 128, -1])
-@pytest.mark.parametrize(("symmetric", "v2"), [(True, False), (False, False), (False, True)])
-def test_variants_of_gptq(tmp_path: Path, bits: int, group: int, symmetric: bool, v2: bool) -> None:
+@pytest.mark.parametrize(
+    ("bits", "group", "zeros"),
+    some_of([*product([4, 8], [32, 64, 128, -1], [(True, False), (False, False), (False, True)])], 5),
+)
+def test_variants_of_gptq(tmp_path: Path, bits: int, group: int, zeros: tuple[bool, bool]) -> None:
+    symmetric, v2 = zeros
     config = GPTQ | {"bits": bits, "group_size": group, "checkpoint_format": "gptq_v2" if v2 else "gptq"}
     runner = check(write_quantized(tmp_path, config, gptq(bits, group, symmetric=symmetric, v2=v2)))
     check_packed(runner)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize(("architecture", "group"), some_of([*product(["llama", "qwen2"], [32, 128])], 3))
 def test_awq_answers_as_transformers_does(tmp_path: Path, architecture: str, group: int) -> None:
     check_packed(check(write_quantized(tmp_path, AWQ | {"group_size": group}, awq(group), architecture)))
 
@@ -94,8 +98,7 @@ def test_compressed_tensors_in_four_bits(tmp_path: Path, symmetric: bool) -> Non
     check_packed(check(write_quantized(tmp_path, config, packed(32, symmetric=symmetric), "qwen2")))
 
 
-@pytest.mark.parametrize("strategy", ["channel", "tensor"])
-@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize(("kind", "strategy"), some_of([*product(["int", "float"], ["channel", "tensor"])], 3))
 def test_compressed_tensors_in_eight_bits(tmp_path: Path, kind: str, strategy: str) -> None:
     config = CT | {"format": f"{kind}-quantized"}
     check_packed(check(write_quantized(tmp_path, config, eight_bits(kind, strategy))))
@@ -162,7 +165,7 @@ def test_tensors_that_are_no_weight_are_named(tmp_path: Path) -> None:
         load(folder.stored)
 
 
-@pytest.mark.parametrize("kind", ["rank 8", "dora embeddings"])
+@pytest.mark.parametrize("kind", [pytest.param("rank 8", marks=pytest.mark.deep), "dora embeddings"])
 def test_adapters_are_those_of_peft_over_the_dequantised_weights(tmp_path: Path, kind: str) -> None:
     folder = write_quantized(tmp_path, GPTQ | {"desc_act": True}, gptq(4, 32, desc_act=True))
     adapters = {kind: write_adapter(tmp_path / "adapter", folder.dense, kind)}

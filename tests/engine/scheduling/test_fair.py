@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.scheduling import flows
 from engine.scheduling.fair import Fair
-from engine.scheduling.flows import CREDIT, MAX_IDLE
 from tests.engine.scheduler_bench import Bench
 
 
@@ -75,7 +75,7 @@ def test_who_comes_late_starts_where_the_others_are_less_a_credit() -> None:
     while not bench.requests["a1"].output:
         bench.step()
     bench.add("late", 2, tenant="b")
-    assert _counter(bench, "b") == _counter(bench, "a") - CREDIT > 0
+    assert _counter(bench, "b") == _counter(bench, "a") - flows.CREDIT > 0
     bench.run()
 
 
@@ -87,7 +87,7 @@ def test_idleness_earns_no_more_than_the_credit() -> None:
     while not bench.requests["a2"].output:
         bench.step()
     bench.add("again", 2, tenant="b")
-    assert _counter(bench, "b") == pytest.approx(_counter(bench, "a") - CREDIT, abs=3)
+    assert _counter(bench, "b") == pytest.approx(_counter(bench, "a") - flows.CREDIT, abs=3)
 
 
 def test_a_tenant_that_is_ahead_stays_so_when_it_pauses() -> None:
@@ -110,7 +110,8 @@ def test_an_idle_engine_forgets_all_counters() -> None:
     assert _queue(bench).flows == 0
 
 
-def test_tenants_without_requests_are_forgotten_once_the_others_have_caught_up() -> None:
+def test_tenants_without_requests_are_forgotten_once_the_others_have_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "CREDIT", credit := 256.0)
     bench = Bench(blocks=900, max_running=2, step_tokens=5000, context=20_000)
     bench.add("stays", 2, max_tokens=10_000, tenant="stays")
     for number in range(50):
@@ -118,19 +119,20 @@ def test_tenants_without_requests_are_forgotten_once_the_others_have_caught_up()
     for _ in range(55):
         bench.step()
     assert _queue(bench).flows == 51
-    for _ in range(round(CREDIT)):
+    for _ in range(round(credit)):
         bench.step()
     bench.add("new", 2, tenant="new")
     assert _queue(bench).flows == 2
 
 
-def test_never_more_idle_tenants_are_remembered_than_the_limit() -> None:
+def test_never_more_idle_tenants_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "MAX_IDLE", limit := 100)
     bench = Bench(blocks=900, max_running=2, step_tokens=5000, context=20_000)
     bench.add("stays", 2, max_tokens=10_000, tenant="stays")
-    for number in range(MAX_IDLE + 100):
+    for number in range(limit + 100):
         bench.add(str(number), 5, max_tokens=1, tenant=str(number))
         bench.step()
-    assert _queue(bench).flows <= MAX_IDLE + 1
+    assert _queue(bench).flows <= limit + 1
 
 
 # Service classes

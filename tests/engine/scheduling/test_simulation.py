@@ -18,7 +18,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.wire import PolicyName
 from scale.capacity import StepCost
 from scale.simulation import Arrival, Simulation, jain, simulate
-from tests.amounts import examples
+from tests.amounts import DEEP, examples
 
 COST = StepCost(base=0.01, token=2e-5, row=5e-5)
 """About those of a small model on a GPU."""
@@ -45,7 +45,7 @@ Tenants = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(15))
 @given(Tenants, st.integers(ROWS, 64))
 def test_tenants_that_always_wait_are_served_alike(tenants: list[tuple[float, int, int]], step_tokens: int) -> None:
     """VTC's theorem (arXiv 2401.00588, 4.4): over any interval in which two tenants always have somebody waiting, their
@@ -133,7 +133,7 @@ def test_jain_s_index_is_one_for_equals_and_one_nth_for_a_monopoly() -> None:
 
 def test_jain_s_index_of_three_greedy_tenants(record_property: pytest.RecordProperty) -> None:
     """One of them asks first and for most."""
-    sizes = {"a": 300, "b": 150, "c": 150}
+    sizes = {"a": 200, "b": 100, "c": 100}
     arrivals = [arrival(0.0, name, 100, 50) for name, number in sizes.items() for _ in range(number)]
     index = {}
     for policy in POLICIES:
@@ -148,7 +148,7 @@ def test_jain_s_index_of_three_greedy_tenants(record_property: pytest.RecordProp
 
 
 @settings(max_examples=examples(4))
-@given(st.sampled_from(["standard", "batch"]), st.floats(2.0, 8.0), st.floats(1.1, 3.0))
+@given(st.sampled_from(["standard", "batch"]), st.floats(2.0, 8.0 if DEEP else 3.0), st.floats(1.1, 3.0))
 def test_under_an_endless_better_load_everybody_starts_within_a_bound(
     service: str, aging: float, overload: float
 ) -> None:
@@ -229,7 +229,7 @@ Mixed = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=40)
+@settings(max_examples=examples(15))
 @given(Mixed, st.integers(12, 40), st.integers(0, 3))
 def test_nobody_waits_while_there_is_room_and_everybody_ends(
     policy: PolicyName, mixed: list[tuple[float, str, int, int, str]], blocks: int, limit: int
@@ -263,7 +263,7 @@ def _greedy_and_polite(at: float, policy: PolicyName) -> tuple[Simulation, Simul
     return simulate(polite, config, COST), simulate([*greedy, *polite], config, COST)
 
 
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 @given(st.floats(0.1, 8))
 def test_a_polite_tenant_s_first_tokens_come_at_most_twice_as_late_beside_a_greedy_one(at: float) -> None:
     """Whenever it comes beside the other one, whose prompts fill the first steps and whose answers all rows later on.

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import transformers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.text.processor import ChatTemplateError, SamplingDefaults, TextProcessor
+from tests.amounts import examples
 from tests.engine.tokenizer_zoo import FAMILIES, SPECIAL, byte_level, llama2, write_tokenizer
 
 CONTROL_FREE = ["byte-level", "llama2"]
@@ -26,6 +27,9 @@ CHAT = st.lists(
     min_size=1,
     max_size=4,
 )
+
+FEWER = settings(max_examples=examples(20))
+"""For each family of tokenizers."""
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +50,7 @@ def theirs(directory: Path) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@FEWER
 @given(chat=CHAT, prompt=st.booleans())
 def test_rendering_equals_transformers(
     family: str, directories: dict[str, Path], chat: list[dict[str, str]], prompt: bool
@@ -99,6 +104,7 @@ def test_a_message_that_the_template_leaves_out_cannot_be_continued(tmp_path: Pa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@FEWER
 @given(text=st.text(max_size=30))
 def test_encoding_and_decoding_text_equals_transformers(family: str, directories: dict[str, Path], text: str) -> None:
     directory = directories[family]
@@ -110,6 +116,7 @@ def test_encoding_and_decoding_text_equals_transformers(family: str, directories
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@FEWER
 @given(content=CONTENT)
 def test_no_message_can_bring_in_a_control_token(family: str, directories: dict[str, Path], content: str) -> None:
     text = ours(directories[family])

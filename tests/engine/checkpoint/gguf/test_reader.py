@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.gguf.reader import GgufFile
 from engine.checkpoint.opening import open_checkpoint
+from tests.amounts import examples
 from tests.engine.checkpoint.gguf.miniature import write_gguf
 from tests.engine.conftest import Checkpoint
 
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 U8, U32, FLOAT, STRING, ARRAY = 0, 4, 6, 8, 9
 
 
