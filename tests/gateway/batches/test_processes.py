@@ -18,7 +18,7 @@ from tests.gateway.turns.processes import ANSWER, GatewayProcess, gateways, idle
 
 pytestmark = pytest.mark.anyio
 
-LINES = [line(f"question {number}", model="numbers", max_tokens=1000) for number in range(40)]
+LINES = [line(f"question {number}", model="numbers", max_tokens=1000) for number in range(24)]
 
 
 def client(process: GatewayProcess) -> openai.AsyncOpenAI:
@@ -60,7 +60,7 @@ async def test_another_gateway_goes_on_when_one_is_killed(model: Path, redis_url
     """Every line ends with exactly one result, and nothing is left over."""
     with redis.Redis.from_url(redis_url) as store:
         store.flushall()
-        async with gateways(2, model, redis_url, pause=0.005) as (processes, engine):
+        async with gateways(2, model, redis_url, pause=0.01) as (processes, engine):
             async with client(processes[0]) as one, client(processes[1]) as other:
                 batch = (await begun(one, LINES)).id
                 await some_written(one, batch)
@@ -78,7 +78,7 @@ async def test_the_same_gateway_goes_on_when_it_is_back(model: Path, redis_url: 
     """And one that is stopped leaves its batches at once: no lease is waited for."""
     with redis.Redis.from_url(redis_url) as store:
         store.flushall()
-        async with gateways(1, model, redis_url, pause=0.005) as ([process], engine), client(process) as asking:
+        async with gateways(1, model, redis_url, pause=0.01) as ([process], engine), client(process) as asking:
             batch = (await begun(asking, LINES)).id
             for how in (signal.SIGKILL, signal.SIGTERM):
                 await some_written(asking, batch)

@@ -45,7 +45,7 @@ async def ended(client: openai.AsyncOpenAI, batch: Batch, seconds: float = 60) -
             assert seen.model_extra == {}
             if seen.status in ENDED:
                 return seen
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
 
 async def results(client: openai.AsyncOpenAI, file_id: str | None) -> dict[str, dict[str, Any]]:

@@ -71,7 +71,7 @@ async def test_clients_resume_at_whichever_process_takes_their_connection(model:
 
 async def test_a_killed_process_is_replaced_while_the_others_go_on(model: Path, empty_redis: str) -> None:
     """Its turns fail within seconds, or are asked again; what it had not billed yet is billed once."""
-    async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}], pause=0.02) as ((served,), _):
+    async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}], pause=0.05) as ((served,), _):
         before = served.children()
         assert sorted(before) == [1, 2]
         stopped, heard = asyncio.Event(), Counter[str]()
@@ -85,7 +85,7 @@ async def test_a_killed_process_is_replaced_while_the_others_go_on(model: Path, 
             for _ in range(4):
                 group.create_task(work())
             # Two seconds of text, so that the journal of their process knows of them.
-            await eventually(lambda: sum(count > 100 for count in heard.values()) >= 3, seconds=60)
+            await eventually(lambda: sum(count > 40 for count in heard.values()) >= 3, seconds=60)
             running = {number: await asyncio.to_thread(_running, served.url, number) for number in before}
             killed, other = sorted(running, key=lambda number: -running[number])
             os.kill(before[killed], signal.SIGKILL)
@@ -101,7 +101,7 @@ async def test_a_killed_process_is_replaced_while_the_others_go_on(model: Path, 
             async with asyncio.timeout(150):
                 # A turn that failed in its first second may have no entry.
                 while outcomes["completed"] < ended["response.completed"] or not outcomes["lost"]:
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.5)
                     entries = [entry async for entry in report.turns(client, _always())]
                     outcomes = Counter(entry.outcome for entry in entries)
         assert len({entry.turn for entry in entries}) == len(entries)
@@ -144,8 +144,8 @@ async def test_changes_scrapes_and_the_admin_listener_reach_every_process(model:
 
 
 async def test_sigterm_lets_the_turns_of_all_processes_finish(model: Path, empty_redis: str) -> None:
-    async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}], pause=0.01) as ((served,), _):
-        sockets = [await served.connect() for _ in range(8)]
+    async with gateways(1, model, empty_redis, environments=[{SHARING: "2"}], pause=0.02) as ((served,), _):
+        sockets = [await served.connect() for _ in range(4)]
         for socket in sockets:
             await send(socket, type="response.create", input="hello")
             await receive(socket)

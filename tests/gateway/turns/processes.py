@@ -32,7 +32,7 @@ from tests.gateway.forked import ForkedProcess, fork_server
 from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.ports import free_port
 
-ANSWER = " ".join(f"{number:03}" for number in range(60))
+ANSWER = " ".join(f"{number:03}" for number in range(30))
 """An answer of which no two places look the same."""
 
 

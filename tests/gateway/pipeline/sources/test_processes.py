@@ -15,7 +15,7 @@ from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess
 
 pytestmark = pytest.mark.anyio
 
-TURNS = 20
+TURNS = 8
 CACHING = {"ROUNDHOUSE_CACHE_ENABLED": "true", "ROUNDHOUSE_CACHE_FOLLOW_SECONDS": "5.0"}
 
 
@@ -53,7 +53,7 @@ async def test_redis_dies_while_turns_follow_each_other_and_none_fails(model: Pa
     own, word for word. When it is back, so is the cache."""
     server = redis_server()
     with server as url:
-        async with gateways(2, model, url, pause=0.02, environments=[CACHING] * 2) as (processes, engine):
+        async with gateways(2, model, url, pause=0.03, environments=[CACHING] * 2) as (processes, engine):
             outcomes = [await each.outcome() for each in readers(processes, "first")]
             assert outcomes.count(("miss", "absent")) == 1
             assert _generations(engine) == 1
