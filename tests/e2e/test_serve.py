@@ -21,6 +21,8 @@ from gateway.config.settings import demo_settings
 from tests.e2e.conftest import KEY, Installation, installation
 
 LONG = {"type": "response.create", "model": "small", "input": "hello", "ignore_eos": True, "max_output_tokens": 600}
+REDIS = r"(valkey|redis)-server"
+"""The embedded Redis: the wheel's, or one that is installed."""
 
 
 def open_socket(running: Installation) -> ClientConnection:
@@ -47,7 +49,7 @@ def until(socket: ClientConnection, *types: str) -> list[dict[str, object]]:
 
 def gone(running: Installation) -> bool:
     deadline = time.monotonic() + 20
-    while running.pids("engine.server|valkey-server"):
+    while running.pids(f"engine.server|{REDIS}"):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -70,7 +72,7 @@ def test_sigterm_lets_a_running_answer_finish_and_leaves_nothing_behind() -> Non
 
 def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     with installation(tiers=["small"]) as running:
-        assert running.pids("valkey-server")
+        assert running.pids(REDIS)
         running.stop(signal.SIGKILL)
         assert gone(running)
 

@@ -15,10 +15,10 @@ from kernels import library
 from kernels.formats import QuantizedWeight, pack_quantized
 from kernels.formats.groups import GroupedWeight
 from kernels.formats.stored.gguf import TYPES, unpack
-from tests.amounts import examples
+from tests.amounts import DEEP, examples
 
 every_shape = settings(
-    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 rows = st.sampled_from([1, 2, 5, 6, 7, 13, 17, 33, 50, 270])
 outputs = st.sampled_from([1, 16, 33, 70])
@@ -113,7 +113,10 @@ def test_all_layouts_are_read(isa: str, kind: str, scale: torch.dtype) -> None:
         numbers = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
     elif kind == "e4m3":
         numbers = torch.randn(outputs, inputs).to(torch.float8_e4m3fn)
-    for group, zeros in itertools.product((16, 32, 64, 128), ("none", "offsets", "one", "each")):
+    groups, ways = (16, 32, 64, 128), ("none", "offsets", "one", "each")
+    for group, zeros in itertools.product(groups, ways):
+        if not DEEP and (groups.index(group) + ways.index(zeros) + scale.itemsize // 4) % 2:
+            continue  # each size with each way, under one of two types of scales
         places = -(-inputs // group)
         weight = QuantizedWeight(
             numbers,
