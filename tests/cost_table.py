@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.costs import Costs, processor_seconds
+from tests.costs import Costs, Meter
 
 _MODULE = re.compile(r"-m\s+([\w.]+)(?:\s+(?!-)(\w+))?")
 
@@ -32,6 +32,7 @@ class CostTable:
         self._costs, self._file = costs, file
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._within = 0.0
+        self._meter = Meter()
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -45,11 +46,11 @@ class CostTable:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
-        before, others, self._within = processor_seconds(), self._within, 0.0
+        before, others, self._within = self._meter.seconds(), self._within, 0.0
         try:
             return (yield)
         finally:
-            took = processor_seconds() - before
+            took = self._meter.seconds() - before
             milliseconds = int(1000 * (took - self._within))
             self._counts["fixtures"][f"{fixturedef.baseid}::{fixturedef.argname}"] += milliseconds
             self._counts["fixture calls"][f"{fixturedef.baseid}::{fixturedef.argname}"] += 1

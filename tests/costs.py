@@ -6,11 +6,13 @@ unlike the time that passes. A shared fixture is charged to the first test that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import pytest
@@ -67,21 +69,38 @@ def by_file(tests: Mapping[str, float]) -> dict[str, float]:
     return dict(files)
 
 
-def processor_seconds() -> float:
-    """Time that this process, its descendants and those that have ended took of all processors."""
-    own = os.times()
-    total = own.user + own.system + own.children_user + own.children_system
-    waiting = _children(os.getpid())
-    while waiting:
-        pid = waiting.pop()
-        try:
-            # The command's name, in brackets, may hold anything.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(map(int, fields[11:15])) / _TICKS
-        waiting += _children(pid)
-    return total
+class Meter:
+    """Time that this process, its descendants and those that have ended took of all processors.
+
+    To find descendants takes milliseconds where there is a browser with its hundred threads, which twelve thousand
+    tests cannot afford each: it is done a few times a second at most. What a new process takes before is told then.
+    """
+
+    WALK_SECONDS = 0.3
+
+    def __init__(self) -> None:
+        self._known: list[int] = []
+        self._walk_at = 0.0
+
+    def seconds(self) -> float:
+        if monotonic() >= self._walk_at:
+            self._known = _descendants()
+            self._walk_at = monotonic() + self.WALK_SECONDS
+        own = os.times()
+        total = own.user + own.system + own.children_user + own.children_system
+        for pid in self._known:
+            with contextlib.suppress(OSError):
+                # The command's name, in brackets, may hold anything.
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[11:15])) / _TICKS
+        return total
+
+
+def _descendants() -> list[int]:
+    found = [os.getpid()]
+    for pid in found:
+        found += _children(pid)
+    return found[1:]
 
 
 def _children(pid: int) -> list[int]:
@@ -100,10 +119,13 @@ class Costs:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.tests: dict[str, float] = {}
+        self._meter = Meter()
+        self._begun: float | None = None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._begun = processor_seconds()
+        if self._begun is None:  # later on, where the test before ended
+            self._begun = self._meter.seconds()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -111,10 +133,11 @@ class Costs:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = processor_seconds()
-        # What a browser's processes took is lost when it ends: not all of them are waited for.
-        report.user_properties.append(("processor_seconds", max(0.0, now - self._begun)))
-        self._begun = now
+        if call.when == "teardown":
+            now = self._meter.seconds()
+            # What a browser's processes took is lost when it ends: not all of them are waited for.
+            report.user_properties.append(("processor_seconds", max(0.0, now - (self._begun or 0.0))))
+            self._begun = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

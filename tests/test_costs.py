@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.costs import Budget, Costs, by_file, processor_seconds
+from tests.costs import Budget, Costs, Meter, by_file
 
 pytest_plugins = ("pytester",)
 FILE = Path(__file__).with_name("budget.toml")
@@ -46,14 +46,30 @@ def test_the_file_lists_files_that_exist() -> None:
 
 def test_processes_of_a_test_count() -> None:
     """Those that run and those that have ended."""
-    before = processor_seconds()
+    meter = Meter()
+    before = meter.seconds()
     work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
     with subprocess.Popen(work, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert processor_seconds() - before >= 0.25
+        assert meter.seconds() - before >= 0.25
         process.communicate(b"\n")
-    assert processor_seconds() - before >= 0.25
+    assert meter.seconds() - before >= 0.25
+
+
+def test_a_process_is_found_as_soon_as_others_are_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("tests.costs.monotonic", lambda: now)
+    meter = Meter()
+    meter.seconds()
+    work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
+    with subprocess.Popen(work, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = meter.seconds()
+        now = Meter.WALK_SECONDS
+        assert meter.seconds() - before >= 0.25
+        process.communicate(b"\n")
 
 
 @pytest.mark.parametrize(("allowed", "status"), [(0.01, pytest.ExitCode.TESTS_FAILED), (60.0, pytest.ExitCode.OK)])
