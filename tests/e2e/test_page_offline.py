@@ -154,7 +154,7 @@ def test_only_the_page_and_its_files_are_kept(browser: Browser, server: Scripted
 
 
 def test_a_new_release_replaces_the_old_one_whole(
-    browser: Browser, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_browser: Browser, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows at once; the old one's files go when no page of it is open any more."""
     folders = [tmp_path / "first", tmp_path / "second"]
@@ -162,7 +162,7 @@ def test_a_new_release_replaces_the_old_one_whole(
         shutil.copytree(chat_page.STATIC, folder)
     bar = folders[1] / "js" / "bar.js"
     bar.write_text(bar.read_text("utf-8").replace('"Connected"', '"Connected anew"'), "utf-8")
-    with ScriptedServer(redis_url) as server, visit(browser, server.url, service_workers="allow") as tab:
+    with ScriptedServer(redis_url) as server, visit(whole_browser, server.url, service_workers="allow") as tab:
         release(monkeypatch, folders[0])
         installed(tab)
         first = chat_page.FILES.digest
