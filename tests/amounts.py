@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ DEEP = settings.get_current_profile_name() == "deep"
 def examples(number: int) -> int:
     """As many for a search whose examples are dear, and ten times as many in a deep run."""
     return number * settings().max_examples // 50
+
+
+def crossed(ones: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Parameters: by default each of the ones with every second of the others, in turn; all pairs in a deep run."""
+    pairs = product(enumerate(ones), enumerate(others))
+    return [pytest.param(one, other, marks=pytest.mark.deep if (i + j) % 2 else ()) for (i, one), (j, other) in pairs]
 
 
 def some_of(cases: Sequence[Sequence[Any]], step: int) -> list[Any]:

@@ -120,13 +120,11 @@ class Costs:
         self.budget = budget
         self.tests: dict[str, float] = {}
         self._meter = Meter()
-        self._begun: float | None = None
+        self._begun = 0.0
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if self._begun is None:  # later on, where the test before ended
-            self._begun = self._meter.seconds()
-        return (yield)
+    def pytest_collection_finish(self) -> None:
+        """The first test begins here, each other one where the one before it ended."""
+        self._begun = self._meter.seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -136,7 +134,7 @@ class Costs:
         if call.when == "teardown":
             now = self._meter.seconds()
             # What a browser's processes took is lost when it ends: not all of them are waited for.
-            report.user_properties.append(("processor_seconds", max(0.0, now - (self._begun or 0.0))))
+            report.user_properties.append(("processor_seconds", max(0.0, now - self._begun)))
             self._begun = now
         return report
 

@@ -12,6 +12,7 @@ from tests.costs import Budget, Costs, Meter, by_file
 
 pytest_plugins = ("pytester",)
 FILE = Path(__file__).with_name("budget.toml")
+WORK = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
 BUDGET = Budget({"tests/e2e/test_dear.py": 40.0}, {"tests/e2e": 60.0})
 
 
@@ -48,8 +49,7 @@ def test_processes_of_a_test_count() -> None:
     """Those that run and those that have ended."""
     meter = Meter()
     before = meter.seconds()
-    work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
-    with subprocess.Popen(work, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert meter.seconds() - before >= 0.25
@@ -62,8 +62,7 @@ def test_a_process_is_found_as_soon_as_others_are_looked_for_again(monkeypatch: 
     monkeypatch.setattr("tests.costs.monotonic", lambda: now)
     meter = Meter()
     meter.seconds()
-    work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass\nprint()\ninput()"]
-    with subprocess.Popen(work, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         before = meter.seconds()

@@ -25,7 +25,13 @@ class RedisSettings(Section, frozen=True):
             "empty: `serve` starts a Redis."
         ),
     ] = None
-    timeout: Annotated[Seconds, Meta(description="Seconds one command may take before it counts as failed.")] = 0.05
+    timeout: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds one command may take before it counts as failed, and half of what the largest batch "
+            "may. What the gateway itself is late by does not count."
+        ),
+    ] = 0.05
     ca: Annotated[
         str | None, Meta(description="Authorities that sign Redis' certificates (PEM); empty: the machine's.")
     ] = None

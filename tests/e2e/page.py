@@ -56,13 +56,20 @@ def reload(page: Page) -> None:
 
 
 def watched(tab: Visit) -> list[dict[str, Any]]:
-    """Open the page; returns the `response.create` events that it sends from now on, but for what names each."""
+    """Open the page; returns the `response.create` events that it sends from now on, but for what names each.
+
+    A question whose connection was lost is sent again, under the same key: that is no other one.
+    """
     created: list[dict[str, Any]] = []
+    sent: dict[str, dict[str, Any]] = {}
 
     def on_frame(frame: str | bytes) -> None:
         event = json.loads(frame)
         if event["type"] == "response.create":
-            created.append({key: value for key, value in event.items() if key not in ("idempotency_key", "stream_id")})
+            asked = {key: value for key, value in event.items() if key not in ("idempotency_key", "stream_id")}
+            if sent.get(event["idempotency_key"]) != asked:
+                created.append(asked)
+            sent[event["idempotency_key"]] = asked
 
     def on_socket(socket: WebSocket) -> None:
         socket.on("framesent", on_frame)

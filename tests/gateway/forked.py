@@ -19,13 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
 
-ENGINE = ("engine.server.command",)
-"""What `python -m engine.server` imports: torch, which takes two processor seconds."""
 GATEWAY = ("gateway.cli.root", "gateway.processes.supervisor", "gateway.app", "gateway.server")
 """What `roundhouse serve` imports."""
 
@@ -66,8 +64,7 @@ class ForkServer:
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-            threads = {**os.environ, "OMP_NUM_THREADS": "1"}  # read as torch is imported
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=threads, **quiet)
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], **quiet)
         atexit.register(self._close)
 
     def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> ForkedProcess:
@@ -91,29 +88,6 @@ class ForkServer:
 def fork_server(modules: Sequence[str] = GATEWAY) -> ForkServer:
     """The one of this process of tests."""
     return ForkServer(modules)
-
-
-@contextlib.asynccontextmanager
-async def engine_process(address: str, model: Path, log: Path, **options: object) -> AsyncIterator[ForkedProcess]:
-    """Run `python -m engine.server` on the CPU: ready when the block begins, ended when it ends.
-
-    Args: log: file that gets what it prints.
-    """
-    said = anyio.Path(log)
-    await said.unlink(missing_ok=True)
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words += ["--model", str(model), "--listen", address, "--threads", "1", "--log-level", "warning"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    process = fork_server(ENGINE).fork("engine.server", words, environment, log)
-    try:
-        with anyio.fail_after(120):
-            while '"ready"' not in (text := await said.read_text()):
-                assert process.returncode is None, text
-                await anyio.sleep(0.05)
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        await process.wait()
 
 
 def _serve(control: socket.socket) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import LayerCache
-from tests.amounts import examples, some_of
+from tests.amounts import crossed, examples
 from tests.kernels.conftest import Body
 from tests.kernels.paged import SPLIT, Batch, batch
 
@@ -71,14 +71,11 @@ def test_every_number_of_fp8_is_read_as_it_is(body: Body, dtype: torch.dtype) ->
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "stored", "dim", "window"),
-    some_of([(*variant, (0, 70)[at]) for variant in VARIANTS for at in range(2)], 2),
-    ids=str,
-)
+@pytest.mark.parametrize(("variant", "window"), crossed(VARIANTS, [0, 70]), ids=str)
 def test_a_token_does_not_depend_on_how_its_prompt_is_cut(
-    body: Body, dtype: torch.dtype, stored: torch.dtype, dim: int, window: int
+    body: Body, variant: tuple[torch.dtype, torch.dtype, int], window: int
 ) -> None:
+    dtype, stored, dim = variant
     length = SPLIT + 70
     whole = batch([(0, length)], (4, 2, dim), 0, body[1], 0, dtype, stored)
     whole.window = window

@@ -116,7 +116,7 @@ def test_all_layouts_are_read(isa: str, kind: str, scale: torch.dtype) -> None:
     groups, ways = (16, 32, 64, 128), ("none", "offsets", "one", "each")
     for group, zeros in itertools.product(groups, ways):
         if not DEEP and (groups.index(group) + ways.index(zeros) + scale.itemsize // 4) % 2:
-            continue  # each size with each way, under one of two types of scales
+            continue  # each size with each way, either with scales of 16 bits or with those of 32
         places = -(-inputs // group)
         weight = QuantizedWeight(
             numbers,

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 import kernels
 from kernels import LayerCache, library, reference
 from kernels.ops.attention import native_cache
-from tests.amounts import examples, some_of
 
 BLOCK = 16
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
 Arguments = tuple[Any, ...]
-every_shape = settings(
-    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0, rotated: int | None = None) -> Arguments:
@@ -80,9 +77,7 @@ def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int, rotated: int) -
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
-@pytest.mark.parametrize(
-    ("dim", "rotated"), some_of([(20, 20), (256, 256), (48, 48), (128, 128), (20, 6), (128, 96)], 2)
-)
+@pytest.mark.parametrize(("dim", "rotated"), [(20, 20), (48, 48), (128, 128), (256, 256), (20, 6), (128, 96)])
 def test_narrower_caches_get_what_the_specification_says(
     built: str, dtype: torch.dtype, stored: torch.dtype, dim: int, rotated: int
 ) -> None:

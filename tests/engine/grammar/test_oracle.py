@@ -18,6 +18,7 @@ from llguidance.numpy import allocate_token_bitmask, apply_token_bitmask_inplace
 
 from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.wire import Grammar
+from tests.amounts import crossed
 from tests.engine.checkpoints import EOS, load_oracle, random_prompt
 from tests.engine.grammar import engines
 from tests.engine.grammar.conftest import Model
@@ -82,14 +83,7 @@ def oracle(directory: Path, grammar: Grammar, prompt: tuple[int, ...]) -> list[i
     return tokens
 
 
-@pytest.mark.parametrize(
-    ("family", "how"),
-    [
-        pytest.param(family, how, marks=() if (at + other) % 2 == 0 else pytest.mark.deep)
-        for other, family in enumerate(("byte-level", "llama2"))
-        for at, how in enumerate(("alone", "chunks", "preempt", "cancel"))
-    ],
-)
+@pytest.mark.parametrize(("family", "how"), crossed(["byte-level", "llama2"], ["alone", "chunks", "preempt", "cancel"]))
 def test_greedy_answers_are_those_of_transformers(family: str, how: str, model: Model) -> None:
     directory = model(family)
     prompts = {name: random_prompt(8 + index, index) for index, name in enumerate(GRAMMARS)}

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection
 
+from bench.servers import engine_process
 from engine.wire import Generate, Grammar, Output, Step, Usage, encode
 from gateway.config.settings import CacheSettings
 from gateway.pipeline.relay import MAX_LOSSES
@@ -21,7 +22,6 @@ from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.requests import Sampling, TurnRequest
 from gateway.protocol.stream import Finished, TextDelta, TokenUsage
 from tests.gateway.conftest import Serve, Served, eventually
-from tests.gateway.forked import ForkedProcess, engine_process
 from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.gateway.pipeline.turns import DEMO, request, routes, run, text
 
@@ -51,11 +51,11 @@ class Processes:
     def __init__(self, model: Path, stack: contextlib.AsyncExitStack) -> None:
         self._model = model
         self._stack = stack
-        self._running: dict[str, ForkedProcess] = {}
+        self._running: dict[str, asyncio.subprocess.Process] = {}
         self.killed: list[str] = []
 
     async def start(self, address: str) -> None:
-        process = engine_process(address, self._model, Path(address.removeprefix("unix://") + ".log"), kv_tokens=8192)
+        process = engine_process(address, self._model, kv_tokens=8192)
         self._running[address] = await self._stack.enter_async_context(process)
 
     async def kill(self, address: str) -> None:

@@ -19,6 +19,7 @@ from engine.execution.runner import ModelRunner
 from engine.plan import Row, StepPlan
 from engine.request import Request
 from kernels import library
+from tests.amounts import crossed
 from tests.engine.checkpoints import ARCHITECTURES, CONTEXT, MIXTURES, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
@@ -71,11 +72,7 @@ def same(
 
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
-    [
-        pytest.param(architecture, dtype, marks=() if (at + other) % 2 == 0 else pytest.mark.deep)
-        for at, architecture in enumerate(name for name in ARCHITECTURES if name not in MIXTURES)
-        for other, dtype in enumerate(("float32", "bfloat16"))
-    ],
+    crossed([name for name in ARCHITECTURES if name not in MIXTURES], ["float32", "bfloat16"]),
 )
 def test_recorded_steps_are_those_that_were_recorded(checkpoint: Checkpoint, architecture: str, dtype: str) -> None:
     recorder = Recorder()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench.servers import engine_process
 from engine.cache.prefix_keys import pack_numbers, unpack_numbers
 from gateway.config.settings import CacheSettings, PoolSettings, RouterSettings
 from gateway.engines.pools import Engines
@@ -20,7 +21,6 @@ from gateway.protocol.requests import Message
 from gateway.protocol.stream import Finished, Routed
 from gateway.records.directory import ReplicaControl
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
-from tests.gateway.forked import engine_process
 from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.gateway.pipeline.turns import DEMO, OTHER, request, routes, run, text
 
@@ -47,16 +47,10 @@ class Conversation:
 @pytest.fixture
 async def processes(model: Path, tmp_path: Path) -> AsyncIterator[dict[str, int]]:
     """Two engine processes: process id by address."""
-    paths = [tmp_path / f"engine-{number}" for number in range(2)]
+    addresses = [f"unix://{tmp_path}/engine-{number}" for number in range(2)]
     async with contextlib.AsyncExitStack() as stack:
-        yield {
-            f"unix://{path}": (
-                await stack.enter_async_context(
-                    engine_process(f"unix://{path}", model, path.with_suffix(".log"), kv_tokens=8192)
-                )
-            ).pid
-            for path in paths
-        }
+        starting = [stack.enter_async_context(engine_process(address, model, kv_tokens=8192)) for address in addresses]
+        yield {address: (await one).pid for address, one in zip(addresses, starting, strict=True)}
 
 
 def pid_of(served: Served, processes: dict[str, int], replica: str) -> int:
